@@ -29,7 +29,6 @@ TEST = [
 NOTEBOOKS = ["jupytext>=1.16", "nbclient>=0.10", "ipykernel>=6.29"]
 DOCS = [
     "mkdocs-material>=9.6",
-    "mkdocstrings[python]>=1.0",
     "PyYAML>=6",
     *NOTEBOOKS,
 ]

@@ -1,10 +1,6 @@
-"""Writes the generated parts of docs/reference: commands, recipe keys and the API.
+"""Writes the pages of docs/reference on commands and recipe keys.
 
     python docs/reference.py
-
-On the pages of the API, a line `::: MODULE.NAME` becomes a link to the source with the
-text of the docstring, and what is public in it, with arguments, results and errors. On
-the site, docs/site_files.py puts the whole docstrings in its place.
 
 Commands are described by their help texts. Recipe keys are described by comments in
 `files.yaml` and in the modules of the schema, and by the docstrings of `Transformer`
@@ -13,16 +9,16 @@ and `Variations`.
 
 import ast
 import collections
-import importlib
 import inspect
 import pathlib
 import re
 import typing
 
-import keras
+import api
 import typer
 import yaml
 
+import keras_transformer as kt
 from keras_transformer.cli.app import COMMANDS, app, load_command
 from keras_transformer.cli.command import COMMON_OPTIONS
 from keras_transformer.recipes import data_sections, load_recipe, schema
@@ -186,27 +182,6 @@ def field_comments(path):
     }
 
 
-def docstring_section(node, title):
-    """Returns a section of a docstring, such as "Args", empty if there is none."""
-    text = ast.get_docstring(node)
-    return text.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
-
-
-def argument_docs(node):
-    """Returns the descriptions in a docstring's Args by argument name.
-
-    The arguments of a `NamedTuple` are its attributes.
-    """
-    text = docstring_section(node, "Args")
-    if not text and "NamedTuple" in map(ast.unparse, getattr(node, "bases", ())):
-        text = docstring_section(node, "Attributes")
-    items = re.split(r"^    (?=[*\w]+: )", text, flags=re.MULTILINE)
-    return {
-        key: " ".join(value.split())
-        for key, _, value in (item.partition(": ") for item in items if item.strip())
-    }
-
-
 def type_name(annotation):
     """Returns a readable type, e.g. `integer` or `bpe, word_piece`."""
     if typing.get_origin(annotation) is typing.Annotated:
@@ -323,9 +298,9 @@ class Descriptions:
         self.fields = field_comments(RECIPES / "schema.py")
         self.fields |= field_comments(RECIPES / "data_sections.py")
         self.arguments = {}
-        for name in ("transformer.Transformer", "arguments.Variations"):
-            _, node = find_definition(f"keras_transformer.{name}")
-            self.arguments |= argument_docs(node)
+        for value in (kt.Transformer, kt.Variations):
+            _, sections = api.docstring(value)
+            self.arguments |= api.items(sections["Args"])
 
     def of(self, section, name, key):
         candidates = [
@@ -467,172 +442,12 @@ def is_split(row):
 SHARED_DATA_KEYS = ("max_length", "noise")
 
 
-# API
-
-API_LINE = re.compile(
-    r"^(?:::: |- \[`)(keras_transformer\.[\w.]+).*$(?:\n +- .*$)*", re.MULTILINE
-)
-# The arguments that a page has shown, by the name of their function or class.
-shown = {}
-# Names that the site does not show either, as regular expressions.
-HIDDEN = re.findall(r'"!(\S+)"', (ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
-
-
-def find_definition(path):
-    """Returns the path and the syntax tree of a module, class or function."""
-    parts = path.replace(".pipelines.", "/pipelines.").rpartition("/")[2].split(".")
-    names = []
-    while True:
-        for path in (
-            ROOT.joinpath(*parts).with_suffix(".py"),
-            ROOT.joinpath(*parts, "__init__.py"),
-        ):
-            if path.exists():
-                node = ast.parse(path.read_text(encoding="utf-8"))
-                for name in names:
-                    node = child(node, name)
-                return path, node
-        names.insert(0, parts.pop())
-
-
-def child(node, name):
-    return next(each for each in node.body if getattr(each, "name", None) == name)
-
-
-def summary(node):
-    """Returns the text of a docstring before its sections; of a module, one sentence.
-
-    Lists and code are left out.
-    """
-    found = []
-    for paragraph in ast.get_docstring(node).split("\n\n"):
-        if re.match(r"[A-Z]\w+:\n", paragraph):
-            break
-        if not re.search(r"^( |[-*|] )|:$", paragraph, re.MULTILINE):
-            found.append(" ".join(paragraph.split()))
-    return found[0] if isinstance(node, ast.Module) else " ".join(found)
-
-
-def signature(name, function):
-    """Returns a function's name and arguments, without `self` and annotations."""
-    arguments = function.args
-    every = [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    for each in filter(None, every):
-        each.annotation = None
-    if arguments.args and arguments.args[0].arg in ("self", "cls"):
-        del arguments.args[0]
-    return f"`{name}({ast.unparse(arguments)})`"
-
-
-def constructor(node, path):
-    """Returns the signature of a class, also of an inherited constructor, or `None`."""
-    for each in node.body:
-        if getattr(each, "name", None) == "__init__":
-            return signature(node.name, each)
-    fields = [each for each in node.body if isinstance(each, ast.AnnAssign)]
-    # The fields of a recipe's section stand on the page of recipe keys.
-    if fields and "Field(" not in ast.unparse(fields[0]):
-        names = [each.target.id for each in fields]
-        values = [
-            f"={ast.unparse(each.value)}" if each.value else "" for each in fields
-        ]
-        return (
-            f"`{node.name}({', '.join(map(''.join, zip(names, values, strict=True)))})`"
-        )
-    for owner in find_object(path).__mro__:
-        is_ours = owner.__module__.startswith("keras_transformer.")
-        if is_ours and "__init__" in vars(owner):
-            _, base = find_definition(f"{owner.__module__}.{owner.__name__}")
-            return signature(node.name, child(base, "__init__"))
-    return None
-
-
-def find_object(path):
-    module, _, name = path.rpartition(".")
-    return getattr(importlib.import_module(module), name)
-
-
-def is_hidden(owner, name):
-    """Returns whether a method is for Keras, or for those who change a layer."""
-    if any(re.search(each, name) for each in HIDDEN):
-        return True
-    if name == "call" or not issubclass(owner, keras.Layer):
-        return False
-    return not issubclass(owner, keras.Model) or hasattr(keras.Model, name)
-
-
-def method_lines(node, owner):
-    """Yields an item for each public method of a class."""
-    for each in node.body:
-        if isinstance(each, ast.FunctionDef) and not is_hidden(owner, each.name):
-            decorators = list(map(ast.unparse, each.decorator_list))
-            if ast.get_docstring(each) and decorators in ([], ["classmethod"]):
-                yield f"  - {signature(each.name, each)}: {summary(each)}"
-                yield from argument_lines(each, f"{node.name}.{each.name}")
-
-
-def argument_lines(node, name):
-    """Yields items for the arguments and the result of a class or function.
-
-    A class does not repeat arguments that its base has.
-    """
-    shown[name] = argument_docs(node).items()
-    bases = map(ast.unparse, getattr(node, "bases", ()))
-    inherited = [each for base in bases for each in shown.get(base, ())]
-    for argument, text in shown[name]:
-        if (argument, text) not in inherited:
-            yield f"    - `{argument}`: {text}"
-    if text := docstring_section(node, "Returns"):
-        yield f"    - Returns: {' '.join(text.split())}"
-    if text := docstring_section(node, "Raises"):
-        yield f"    - Raises: {' '.join(text.split())}"
-
-
-def api_lines(node, path):
-    """Yields the items below a module, class or function."""
-    if isinstance(node, ast.FunctionDef):
-        yield f"  - {signature(node.name, node)}"
-        yield from argument_lines(node, node.name)
-    elif isinstance(node, ast.ClassDef):
-        if call := constructor(node, path):
-            yield f"  - {call}"
-        yield from argument_lines(node, node.name)
-        yield from method_lines(node, find_object(path))
-    else:
-        for public in public_definitions(node, path):
-            if isinstance(public, ast.ClassDef):
-                call = constructor(public, f"{path}.{public.name}")
-            else:
-                call = signature(public.name, public)
-            yield f"  - {call or f'`{public.name}`'}: {summary(public)}"
-            yield from argument_lines(public, public.name)
-
-
-def public_definitions(node, path):
-    """Returns the definitions of a module that are in the `__all__` of its package."""
-    room = importlib.import_module(".".join(path.split(".")[:2]))
-    return [each for each in node.body if getattr(each, "name", None) in room.__all__]
-
-
-def api_line(match):
-    """Returns the link and summary of a module, class or function, and its items."""
-    path, node = find_definition(match[1])
-    link = f"../../{path.relative_to(ROOT).as_posix()}"
-    first = f"- [`{match[1]}`]({link}): {summary(node)}"
-    return "\n".join([first, *api_lines(node, match[1])])
-
-
-def api_page(path):
-    return API_LINE.sub(api_line, path.read_text(encoding="utf-8"))
-
-
 PAGES = {"cli.md": cli_page, "recipe.md": recipe_page}
 
 
 def main():
-    for path in FOLDER.glob("*.md"):
-        page = PAGES[path.name]() if path.name in PAGES else api_page(path)
-        path.write_text(page, encoding="utf-8")
+    for name, page in PAGES.items():
+        (FOLDER / name).write_text(page(), encoding="utf-8")
 
 
 if __name__ == "__main__":

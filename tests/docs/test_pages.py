@@ -169,7 +169,7 @@ def test_page_runs_from_top_to_bottom(page, sandbox, small_run):
 
 @pytest.mark.slow
 def test_site_builds_without_warnings(tmp_path):
-    pytest.importorskip("mkdocstrings", reason="needs the extra [docs]")
+    pytest.importorskip("mkdocs", reason="needs the extra [docs]")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", tmp_path]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     subprocess.run(command, cwd=ROOT, env=environment, check=True)

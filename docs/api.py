@@ -1,0 +1,186 @@
+"""Writes the entries of the Python API on the pages of docs/reference.
+
+    python docs/api.py
+
+A line `<!-- api: kt.NAME -->` is followed by the entry of that class or function: its
+signature and its docstring. For a class, its methods follow; for a module, a table of
+its classes. An entry ends at the next such line, at a heading of level 2, or at the end
+of the page. A line `<!-- contents -->` is followed by a table of the page's entries.
+"""
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import pathlib
+import re
+import textwrap
+
+import keras
+import pydantic
+
+from keras_transformer.saving.info import markdown_table
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+ENTRY = re.compile(
+    r"^<!-- api: (kt\.[\w.]+) -->\n(?:(?!<!-- api: |## ).*\n)*", re.MULTILINE
+)
+CONTENTS = re.compile(r"^<!-- contents -->\n(?:\|.*\n)*", re.MULTILINE)
+WIDTH = 88
+# Methods that Keras calls, and those that are of use only to this package.
+HIDDEN = re.compile(
+    r"_|build$|get_config$|compute_output|update_step$|check_inputs$|steering$"
+)
+# The sections of docstrings, and the headers of their tables.
+TABLES = {"Args": "Argument", "Attributes": "Attribute"}
+SECTION = re.compile(r"(?:^|\n\n)(Args|Attributes|Returns|Raises|Examples):\n")
+
+
+def find(name):
+    """Returns a public class or function, such as that of `kt.layers.Encoder`."""
+    if name.startswith("kt.beam."):
+        return without_body(name)
+    value = importlib.import_module("keras_transformer")
+    for part in name.split(".")[1:]:
+        if not hasattr(value, part):
+            importlib.import_module(f"{value.__name__}.{part}")
+        value = getattr(value, part)
+    return value
+
+
+def without_body(name):
+    """Returns a function without its body, so that Beam need not be installed."""
+    module, _, name = name.replace("kt", "keras_transformer", 1).rpartition(".")
+    path = importlib.util.find_spec(module).origin
+    tree = ast.parse(pathlib.Path(path).read_text(encoding="utf-8"))
+    tree.body = [each for each in tree.body if getattr(each, "name", None) == name]
+    del tree.body[0].body[1:]
+    names = {}
+    exec(compile(tree, path, "exec"), names)
+    return names[name]
+
+
+def items(section):
+    """Returns the texts of a docstring's arguments, attributes or errors by name."""
+    parts = re.split(r"^(?=[*\w][\w*, ]*: )", section, flags=re.MULTILINE)
+    pairs = [part.partition(": ") for part in parts if part.strip()]
+    return {name: " ".join(text.split()) for name, _, text in pairs}
+
+
+def docstring(value):
+    """Returns the text of a docstring, and its sections by title."""
+    text, *rest = SECTION.split(inspect.getdoc(value))
+    sections = map(textwrap.dedent, rest[1::2])
+    return text.strip(), dict(zip(rest[::2], sections, strict=True))
+
+
+class Default(str):
+    """The default of an argument, as in the source."""
+
+    def __new__(cls, value):
+        kind = type(value)
+        if kind.__module__.startswith("keras_transformer.") and value == kind():
+            return super().__new__(cls, f"{kind.__name__}()")
+        return super().__new__(cls, getattr(value, "__name__", repr(value)))
+
+    __repr__ = str.__str__
+
+
+def signature(name, value):
+    """Returns a call without `self` and annotations."""
+    is_named_tuple = hasattr(value, "_fields")
+    if inspect.isclass(value) and not is_named_tuple:
+        value = value.__init__
+    found = inspect.signature(value)
+    empty = inspect.Parameter.empty
+    arguments = [
+        each.replace(
+            annotation=empty,
+            default=empty if each.default is empty else Default(each.default),
+        )
+        for key, each in found.parameters.items()
+        if key not in ("self", "cls")
+    ]
+    text = str(inspect.Signature(arguments))
+    if len(name + text) <= WIDTH:
+        return name + text
+    lines = textwrap.wrap(text[1:-1], WIDTH - 4, break_on_hyphens=False)
+    arguments = "".join(f"    {line}\n" for line in lines)
+    return f"{name}(\n{arguments})"
+
+
+def body(value):
+    """Returns a docstring in Markdown."""
+    text, sections = docstring(value)
+    parts = [text]
+    for title, section in sections.items():
+        if title in TABLES:
+            rows = [[f"`{key}`", each] for key, each in items(section).items()]
+            parts.append(markdown_table([TABLES[title], "Description"], rows).rstrip())
+        elif title == "Returns":
+            parts.append(f"**Returns:** {section.strip()}")
+        elif title == "Raises":
+            errors = [f"- `{key}`: {each}" for key, each in items(section).items()]
+            parts.append("**Raises:**\n\n" + "\n".join(errors))
+        else:
+            parts.append(f"```pycon\n{section.strip()}\n```")
+    return "\n\n".join(parts)
+
+
+def methods(owner):
+    """Yields the name and the function of each public method of a class."""
+    for name, value in vars(owner).items():
+        value = getattr(value, "__func__", value)
+        if not inspect.isfunction(value) or not value.__doc__ or HIDDEN.match(name):
+            continue
+        is_model = issubclass(owner, keras.Model) and not hasattr(keras.Model, name)
+        if name == "call" or is_model or not issubclass(owner, keras.Layer):
+            yield name, value
+
+
+def call(name, value):
+    """Returns a signature as code, empty for the settings of a recipe and errors."""
+    if inspect.isclass(value) and issubclass(value, (pydantic.BaseModel, Exception)):
+        return ""
+    return f"```python\n{signature(name, value)}\n```\n\n"
+
+
+def entry(match):
+    """Returns the line of an entry and its text."""
+    value, short = find(match[1]), match[1].rpartition(".")[2]
+    if inspect.ismodule(value):
+        rows = [[f"`{name}`", body(getattr(value, name))] for name in value.__all__]
+        return (
+            f"<!-- api: {match[1]} -->\n{markdown_table(['Name', 'Meaning'], rows)}\n"
+        )
+    path = pathlib.Path(inspect.getfile(inspect.unwrap(value))).relative_to(ROOT)
+    text = f"<!-- api: {match[1]} -->\n### `{match[1]}`\n\n"
+    text += f"{call(short, value)}{body(value)}\n\n[Source](../../{path})\n\n"
+    for name, method in methods(value) if inspect.isclass(value) else ():
+        text += f"#### `{short}.{name}`\n\n{call(name, method)}{body(method)}\n\n"
+    return text
+
+
+def contents(text):
+    """Returns a table of the entries of a page, with the first line of each."""
+    rows = []
+    for name in re.findall(r"^<!-- api: (.*) -->", text, re.MULTILINE):
+        first, _, _ = docstring(find(name))[0].partition("\n\n")
+        rows.append([f"[`{name}`](#{name.replace('.', '').lower()})", first])
+    return f"<!-- contents -->\n{markdown_table(['Name', 'Purpose'], rows)}"
+
+
+def page(path):
+    text = path.read_text(encoding="utf-8")
+    text = CONTENTS.sub(lambda _: contents(text), text)
+    return ENTRY.sub(entry, text).rstrip("\n") + "\n"
+
+
+def main():
+    for path in FOLDER.glob("*.md"):
+        path.write_text(page(path), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
