@@ -54,7 +54,7 @@ docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 reference: $(INSTALLED)
-	$(BIN)/python docs/reference.py && $(BIN)/python docs/api.py
+	$(BIN)/python docs/reference.py
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

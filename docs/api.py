@@ -1,6 +1,4 @@
-"""Writes the entries of the Python API on the pages of docs/reference.
-
-    python docs/api.py
+"""The entries of the Python API on the pages of docs/reference.
 
 A line `<!-- api: kt.NAME -->` is followed by the entry of that class or function: its
 signature and its docstring. For a class, its methods follow; for a module, a table of
@@ -22,7 +20,6 @@ import pydantic
 from keras_transformer.saving.info import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "docs" / "reference"
 ENTRY = re.compile(
     r"^<!-- api: (kt\.[\w.]+) -->\n(?:(?!<!-- api: |## ).*\n)*", re.MULTILINE
 )
@@ -172,15 +169,7 @@ def contents(text):
 
 
 def page(path):
+    """Returns the text of a page with new entries."""
     text = path.read_text(encoding="utf-8")
     text = CONTENTS.sub(lambda _: contents(text), text)
     return ENTRY.sub(entry, text).rstrip("\n") + "\n"
-
-
-def main():
-    for path in FOLDER.glob("*.md"):
-        path.write_text(page(path), encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()

@@ -63,22 +63,24 @@ class NoiseSettings(Section):
     copies depend on the seed and the epoch and are not stored.
     """
 
-    lowercase: Fraction = 0.0  # source in lowercase
-    capitals: Fraction = 0.0  # both sides in capitals
-    # both sides without their final punctuation mark
+    lowercase: Fraction = 0.0  # copies with the source in lowercase
+    capitals: Fraction = 0.0  # copies with both sides in capitals
+    # copies without the final punctuation mark of both sides
     final_punctuation: Fraction = 0.0
-    typos: Fraction = 0.0  # source with one letter in 60 wrong, missing or swapped
-    drop_words: Fraction = 0.0  # source without a tenth of its words
-    foreign_words: Fraction = 0.0  # the same foreign word or symbol on both sides
-    mask: Fraction = 0.0  # 15% of the source's subwords are unknown
-    join: Fraction = 0.0  # two pairs of a corpus on a line
+    # copies with one letter in 60 of the source wrong, missing or swapped
+    typos: Fraction = 0.0
+    drop_words: Fraction = 0.0  # copies without a tenth of the source's words
+    # copies with the same foreign word or symbol on both sides
+    foreign_words: Fraction = 0.0
+    mask: Fraction = 0.0  # copies with 15% of the source's subwords unknown
+    join: Fraction = 0.0  # copies of two pairs of a corpus as one
 
 
 class TextPair(Section):
     """Line-aligned text files of one split, plain or compressed."""
 
-    source: Paths  # file or list of files
-    target: Paths  # translations, line by line
+    source: Paths  # text files, plain or compressed
+    target: Paths  # files with the translations, line by line
 
     @model_validator(mode="after")
     def _check_file_counts(self):
@@ -93,8 +95,9 @@ class TextPair(Section):
 class TrainingTextPair(TextPair):
     """`TextPair` with the options of training on it."""
 
-    bidirectional: bool = False  # also train on swapped pairs
-    alignments: Paths | None = None  # word alignments, for guided_alignment_weight
+    bidirectional: bool = False  # whether to train on swapped pairs, too
+    # files with word alignments such as 0-0 1-2, for training.guided_alignment_weight
+    alignments: Paths | None = None
 
     @model_validator(mode="after")
     def _check_alignments(self):
@@ -122,7 +125,7 @@ class _FilesOfPairs(Section):
     """Files that contain both sides, which `source` and `target` name."""
 
     kind: str
-    train: Paths  # file or list of files, plain or compressed
+    train: Paths  # files, plain or compressed
     validation: Paths | None = None  # files for validation and early stopping
     test: Paths | None = None  # files that training does not read
     source: Text
@@ -242,7 +245,7 @@ class PhrasesData(Section):
 class TreePaths(Section):
     """Files or folders of bracketed trees, plain or compressed."""
 
-    trees: Paths  # path or list of paths
+    trees: Paths  # files of bracketed trees, or folders of them
 
 
 class WeightedTreePaths(TreePaths):
@@ -332,7 +335,7 @@ class MixedData(Section):
     """
 
     kind: Literal["mixed"]
-    train: Annotated[list[_Corpus], Field(min_length=1)]  # list of corpora
+    train: Annotated[list[_Corpus], Field(min_length=1)]  # the corpora
     # maximum subwords per side, including the end id; longer pairs are dropped
     max_length: PositiveInt = 256
     noise: NoiseSettings | None = None  # noisy copies of training pairs

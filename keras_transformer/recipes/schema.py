@@ -97,9 +97,11 @@ class ModelSettings(Section, ModelArguments):
     """
 
     size: str = "base"  # one of tiny, small, base, big, parsing, A1 to E
-    start: Literal["learned", "zeros"] | None = None  # start vector; null: learned
-    timescales: Literal[TIMESCALES] | None = None  # sinusoid frequencies; null: paper
-    variations: VariationSettings | None = None  # see `Variations`
+    # first input of the decoder: a learned vector, or zeros as in Marian; null: learned
+    start: Literal["learned", "zeros"] | None = None
+    # frequencies of sinusoids: those of the paper, or of tensor2tensor; null: paper
+    timescales: Literal[TIMESCALES] | None = None
+    variations: VariationSettings | None = None  # details in which toolkits differ
 
     @model_validator(mode="before")
     @classmethod
@@ -223,8 +225,9 @@ class LoraSettings(Section):
     """Low-rank adapters, the only weights that are trained (see `add_adapters`)."""
 
     rank: PositiveInt = 8  # rank of the product that is added to a kernel
-    alpha: PositiveFloat = 16.0  # factor on the product, divided by rank
-    layers: _Projections = Field(["query", "value"])  # projections with adapters
+    alpha: PositiveFloat = 16.0  # factor on the product is alpha / rank
+    # projections with adapters: those of attention, and inner and outer of feed-forward
+    layers: _Projections = Field(["query", "value"])
 
 
 class StageSettings(Section):
@@ -238,9 +241,10 @@ class StageSettings(Section):
     """
 
     steps: PositiveInt  # training steps of the stage
-    bidirectional: bool | None = None  # also train on swapped pairs
-    bpe_dropout: Fraction | None = None  # replaces tokenizer.bpe_dropout
-    num_segmentations: PositiveInt | None = None  # replaces tokenizer.num_segmentations
+    bidirectional: bool | None = None  # whether to train on swapped pairs, too
+    bpe_dropout: Fraction | None = None  # tokenizer.bpe_dropout of the stage
+    # tokenizer.num_segmentations of the stage
+    num_segmentations: PositiveInt | None = None
     batch_tokens: PositiveInt | None = None
     schedule: Literal["noam", "inverse_sqrt"] | None = None
     learning_rate: PositiveFloat | None = None
