@@ -125,4 +125,11 @@ def page():
     shared = [*shared.values()]
     several = f"## Options of several commands\n\n{option_table(shared)}"
     sections = [common, several, *(command_section(*each, shared) for each in commands)]
-    return f"# Commands\n\n{introduction}\n\n" + "\n".join(sections)
+    contents = markdown_table(["Command", "Purpose"], map(contents_row, commands))
+    return f"# Commands\n\n{introduction}\n\n{contents}\n" + "\n".join(sections)
+
+
+def contents_row(command):
+    path, described, _ = command
+    purpose, _, _ = split_help(described.help)[0].partition("\n\n")
+    return [f"[`{' '.join(path)}`](#{'-'.join(path)})", purpose]

@@ -21,13 +21,19 @@ corpus = typer.Typer(
 Export = Annotated[pathlib.Path, Argument(metavar="MODEL", help="SavedModel folder.")]
 Sources = Annotated[
     list[str],
-    Option("--source", "-s", help="Text file, plain or compressed. Repeatable."),
+    Option(
+        "--source",
+        "-s",
+        metavar="FILE",
+        help="Text file, plain or compressed. Repeatable.",
+    ),
 ]
 Targets = Annotated[
     list[str],
     Option(
         "--target",
         "-t",
+        metavar="FILE",
         help="Translations of the --source files, in the same order. Repeatable.",
     ),
 ]

@@ -38,8 +38,10 @@ _MIN_SENTENCES = 30
 Tokenize = Annotated[
     str | None,
     Option(
-        help="sacreBLEU tokenizer; use 'none' for tokenized text (default: "
-        "evaluation.tokenize of the recipe, else 13a)."
+        metavar="NAME",
+        help="sacreBLEU tokenizer: 13a, intl, char, zh, ja-mecab, ko-mecab, flores101, "
+        "flores200, spBLEU-1K, or none for tokenized text (default: "
+        "evaluation.tokenize of the recipe, else 13a).",
     ),
 ]
 Lowercase = Annotated[
@@ -86,8 +88,9 @@ def evaluate(
     language: Annotated[
         str | None,
         Option(
+            metavar="CODE",
             help="Target language for the Moses tokenizer of compound_bleu (default: "
-            "de)."
+            "de).",
         ),
     ] = None,
     lowercase: Lowercase = None,
@@ -505,7 +508,9 @@ def compare(
     keras-transformer compare seeds_a seeds_b
     """
     if len(systems) < 2:
-        raise UserError("pass a baseline and at least one other system")
+        raise UserError(
+            f"pass a baseline and at least one other system. Received: {systems[0]}"
+        )
     if len(set(systems)) < len(systems):
         raise UserError("all systems must differ, but the same path was passed twice")
     console.require_exists(*reference, *systems)

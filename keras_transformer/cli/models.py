@@ -110,8 +110,9 @@ def export(
     quantization: Annotated[
         str | None,
         Option(
+            metavar="TYPE",
             help="Type of the weights. CTranslate2: none, int8, int8_float32, int16, "
-            "float16 or bfloat16. Presets and transformers: none or float16."
+            "float16 or bfloat16. Presets and transformers: none or float16.",
         ),
     ] = None,
     beam_size: options.BeamSize = None,
@@ -151,7 +152,8 @@ def export(
         Option(help="Output of `evaluate --json`, to include in MODEL_CARD.md."),
     ] = None,
     license: Annotated[
-        str | None, Option("--license", help="License to name in MODEL_CARD.md.")
+        str | None,
+        Option("--license", metavar="NAME", help="License to name in MODEL_CARD.md."),
     ] = None,
     adapters: options.Adapters = (),
     allow_unsafe: options.AllowUnsafe = False,

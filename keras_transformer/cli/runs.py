@@ -142,7 +142,11 @@ def ablate(
         Option("--output", "-o", metavar="FOLDER", help="Folder for runs and tables."),
     ],
     rows: Annotated[
-        str, Option(help="Rows of Table 3; a letter selects all rows of its group.")
+        str,
+        Option(
+            metavar="ROWS",
+            help="Rows of Table 3; a letter selects all rows of its group.",
+        ),
     ] = "base,A,B,C,D,E,big",
     scale: Annotated[
         int, Option(min=1, help="Factor by which all widths are divided.")

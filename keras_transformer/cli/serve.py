@@ -26,7 +26,11 @@ def serve(
         int, Option(min=0, max=65535, help="Port; 0 picks a free one.")
     ] = 8501,
     host: Annotated[
-        str, Option(help="Address to bind; 0.0.0.0 accepts connections from any host.")
+        str,
+        Option(
+            metavar="ADDRESS",
+            help="Address to bind; 0.0.0.0 accepts connections from any host.",
+        ),
     ] = "127.0.0.1",
     allow_host: Annotated[
         list[str],
@@ -35,7 +39,8 @@ def serve(
     name: Annotated[
         str | None,
         Option(
-            help="Model's name in URLs (default: the folder's or repository's name)."
+            metavar="NAME",
+            help="Model's name in URLs (default: the folder's or repository's name).",
         ),
     ] = None,
     languages: Annotated[

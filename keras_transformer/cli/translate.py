@@ -274,7 +274,8 @@ def translate(
             size = translator.search.beam_size
         if size is not None and n_best > size:
             raise UserError(
-                f"--n-best {n_best}: must not exceed the number of candidates, {size}"
+                f"--n-best {n_best}: must not exceed the number of candidates, {size}. "
+                "Increase --candidates or --beam-size"
             )
         if mbr is not None:
             job.choose = lambda lines, ranked: reranking.rank_by_utility(

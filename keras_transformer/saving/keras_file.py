@@ -326,5 +326,5 @@ def check_size(needed, found):
     if needed > found:
         raise ModelError(
             f"the settings describe {needed:,} parameters, but the file "
-            f"contains {found:,}"
+            f"contains {found:,}. Copy the file again"
         )

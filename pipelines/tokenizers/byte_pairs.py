@@ -163,7 +163,10 @@ class SentencePieceSplitter(tf.Module):
             self._operation.tokenize(["a"])
         except tf.errors.OpError:
             # tensorflow-text contains an older and stricter copy of the library.
-            raise DataError("tensorflow-text cannot read the model") from None
+            raise DataError(
+                "tensorflow-text cannot read the model. Train the tokenizer again, or "
+                "import the model again"
+            ) from None
 
     def _load(self):
         # In a loaded SavedModel, operations with the same name would share one model.

@@ -243,7 +243,7 @@ class FairseqTokenizer(Tokenizer):
             file = _File.model_validate_json(content)
             model = base64.b64decode(file.model, validate=True)
         except ValueError:
-            raise DataError("not a fairseq tokenizer") from None
+            raise DataError("not a fairseq tokenizer. Import the model again") from None
         return cls(file.pieces, model, file.languages, file.source, file.target)
 
 
