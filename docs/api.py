@@ -140,7 +140,7 @@ def call(name, value):
     """Returns a signature as code, empty for the settings of a recipe and errors."""
     if inspect.isclass(value) and issubclass(value, (pydantic.BaseModel, Exception)):
         return ""
-    return f"```python\n{signature(name, value)}\n```\n\n"
+    return f"```py\n{signature(name, value)}\n```\n\n"
 
 
 def entry(match):
