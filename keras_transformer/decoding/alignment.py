@@ -202,6 +202,10 @@ def format_pharaoh(pairs):
 
     Returns:
         Str, such as `"0-0 1-2"`.
+
+    Examples:
+        >>> kt.decoding.format_pharaoh([(0, 0), (2, 1)])
+        '0-0 2-1'
     """
     return " ".join(f"{source}-{target}" for source, target in pairs)
 

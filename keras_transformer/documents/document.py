@@ -50,6 +50,13 @@ class Document:
         DataError: If the content is not of the format.
         OSError: If the file cannot be read.
         ValueError: If `attributes` is true, and the format is not HTML.
+
+    Examples:
+        >>> page = kt.documents.Document("page.html", b"<h1>News</h1>It <b>rains</b>.")
+        >>> page.texts
+        ['News', 'It <b>rains</b>.']
+        >>> page.replace(["Nouvelles", "Il <b>pleut</b>."])
+        b'<h1>Nouvelles</h1>Il <b>pleut</b>.'
     """
 
     def __init__(self, path, data=None, attributes=False):

@@ -55,6 +55,10 @@ def bleu(hypotheses, references, tokenize="13a", lowercase=False) -> CorpusScore
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
+
+    Examples:
+        >>> round(kt.evaluation.bleu(["A dog runs."], ["A dog runs fast."]).score, 1)
+        49.8
     """
     metric = bleu_metric(tokenize, lowercase)
     return score_corpus(metric, hypotheses, references, tokenize)

@@ -16,6 +16,10 @@ class FeedForward(keras.layers.Layer):
 
     Raises:
         ValueError: If `d_ff` is below 1, or `activation` is unknown.
+
+    Examples:
+        >>> kt.layers.FeedForward(d_ff=32)(keras.ops.zeros((1, 3, 8))).shape
+        TensorShape([1, 3, 8])
     """
 
     def __init__(self, d_ff, activation="relu", **kwargs):

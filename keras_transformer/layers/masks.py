@@ -34,6 +34,10 @@ def causal_mask(target_length, source_length):
     Args:
         target_length: Number of queries, an int or a scalar tensor.
         source_length: Number of keys, an int or a scalar tensor.
+
+    Examples:
+        >>> kt.layers.causal_mask(2, 3).numpy().tolist()
+        [[[True, False, False], [True, True, False]]]
     """
     query_positions = ops.arange(target_length, dtype="int32")
     key_positions = ops.arange(source_length, dtype="int32")

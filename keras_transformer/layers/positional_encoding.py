@@ -102,6 +102,12 @@ class PositionalEncoding(keras.layers.Layer):
         ValueError: If `kind` or `timescales` is unknown, `max_length` is missing or
             below 1 for `"learned"`, or `timescales` or `first_position` is given
             without sinusoids.
+
+    Examples:
+        >>> encoded = kt.layers.PositionalEncoding()(keras.ops.zeros((1, 2, 4)))
+        >>> print(encoded.numpy().round(2))
+        [[[0.   1.   0.   1.  ]
+          [0.84 0.54 0.01 1.  ]]]
     """
 
     def __init__(

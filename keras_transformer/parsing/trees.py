@@ -106,6 +106,13 @@ def parse_tree(text: str) -> Tree:
 
     Raises:
         DataError: If the text is not exactly one tree.
+
+    Examples:
+        >>> tree = kt.parsing.parse_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
+        >>> tree.words
+        ('The', 'dog', 'barks')
+        >>> tree.constituents
+        (('S', 0, 3), ('NP', 0, 2), ('VP', 2, 3))
     """
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]

@@ -118,6 +118,12 @@ def save_preset(
             would refuse the settings, such as a custom activation.
         TypeError: If `search` is not a `BeamSearch`.
         ValueError: If `dtype` is unknown.
+
+    Examples:
+        >>> model = kt.Transformer.from_size("tiny", vocabulary_size=100)
+        >>> folder = kt.saving.save_preset(model, "preset")
+        >>> kt.saving.load_preset(folder).model.vocabulary_size
+        100
     """
     from keras_transformer.decoding.options import BeamSearch, check_type
 

@@ -17,6 +17,11 @@ class InverseSquareRoot(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: If `warmup_steps` is below 1.
+
+    Examples:
+        >>> schedule = kt.training.InverseSquareRoot(0.001, warmup_steps=100)
+        >>> [round(float(schedule(step)), 5) for step in (0, 99, 399)]
+        [1e-05, 0.001, 0.0005]
     """
 
     def __init__(self, learning_rate, warmup_steps=4000):

@@ -112,6 +112,16 @@ def compute_attention(
     Raises:
         ModelError: If a text is blank, exceeds its maximum, or is too long for the
             model's learned positions, or if the model is an ensemble.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> found = kt.visualization.compute_attention(
+        ...     opened.model, opened.tokenizer, "12 euros", "12 Euro"
+        ... )
+        >>> found.source
+        ['1', '2', ' ', 'e', 'uro', 's', '</s>']
+        >>> found.scores["cross"].shape  # layers, heads, target and source positions
+        (2, 4, 5, 7)
     """
     # Imported here because it loads TensorFlow.
     from keras_transformer.decoding.text import compute_unit_attention

@@ -19,6 +19,11 @@ class MixedPairs(Pairs):
         tags: For each source, a word that is put in front of its source texts, such as
             `>>fra<<`, or `None`. If `None`, there are no tags.
         names: For each source, its name in logs.
+
+    Examples:
+        >>> sources = [("a dog", "ein Hund")], [("a cat", "eine Katze")]
+        >>> list(kt.pipelines.MixedPairs(sources, tags=[None, ">>pet<<"]))
+        [('a dog', 'ein Hund'), ('>>pet<< a cat', 'eine Katze')]
     """
 
     def __init__(
