@@ -1,6 +1,11 @@
 """Adam (section 5.3 of the paper) with a fused update."""
 
+import contextvars
+
 import keras
+
+# Numbers that the variables share in a call of `FusedAdam.apply`, by their dtype.
+_scalars = contextvars.ContextVar("scalars")
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -12,6 +17,14 @@ class FusedAdam(keras.optimizers.Adam):
     or on another backend, this class uses Keras's update.
     """
 
+    def apply(self, grads, trainable_variables=None):
+        """Updates all variables and their slots."""
+        token = _scalars.set({})
+        try:
+            return super().apply(grads, trainable_variables)
+        finally:
+            _scalars.reset(token)
+
     def update_step(self, gradient, variable, learning_rate):
         """Updates a variable and its slots."""
         if self.amsgrad or keras.config.backend() != "tensorflow":
@@ -19,18 +32,30 @@ class FusedAdam(keras.optimizers.Adam):
             return
         import tensorflow as tf
 
-        dtype = variable.dtype
         index = self._get_variable_index(variable)
-        step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
+        # The threads of a `tf.distribute.Strategy` share nothing.
+        shared = _scalars.get({})
+        dtype = variable.dtype
+        if dtype not in shared:
+            shared[dtype] = self._scalars_of(dtype, learning_rate)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
             m=self._momentums[index].value.handle,
             v=self._velocities[index].value.handle,
-            beta1_power=tf.pow(tf.cast(self.beta_1, dtype), step),
-            beta2_power=tf.pow(tf.cast(self.beta_2, dtype), step),
-            lr=tf.cast(learning_rate, dtype),
-            beta1=tf.cast(self.beta_1, dtype),
-            beta2=tf.cast(self.beta_2, dtype),
-            epsilon=tf.cast(self.epsilon, dtype),
             grad=tf.cast(tf.convert_to_tensor(gradient), dtype),
+            **shared[dtype],
         )
+
+    def _scalars_of(self, dtype, learning_rate):
+        import tensorflow as tf
+
+        step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, dtype)
+        beta_1, beta_2 = (tf.cast(beta, dtype) for beta in (self.beta_1, self.beta_2))
+        return {
+            "beta1_power": tf.pow(beta_1, step),
+            "beta2_power": tf.pow(beta_2, step),
+            "lr": tf.cast(learning_rate, dtype),
+            "beta1": beta_1,
+            "beta2": beta_2,
+            "epsilon": tf.cast(self.epsilon, dtype),
+        }
