@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from keras import ops
 
-from keras_transformer.numerics.indexing import gather, shape
+from keras_transformer.numerics.indexing import gather, gather_each, shape
 from keras_transformer.numerics.softmax import mask_to_bias
 
 # Number of positions between calls of `compact`.
@@ -268,7 +268,7 @@ def compact(cache, window=None):
 
     def merge(main, recent):
         merged = ops.concatenate([main, recent], axis=2)
-        return merged if slots is None else gather_slots(merged, slots)
+        return merged if slots is None else gather_each(merged, slots)
 
     layers = tuple(
         Growing(
@@ -282,11 +282,8 @@ def compact(cache, window=None):
     if slots is None:
         return cache._replace(layers=layers)
 
-    def keep(x):
-        return gather_slots(x[..., None], slots)[..., 0]
-
-    positions = keep(cache.positions) if cache.has_positions else ()
-    return Cache(layers, keep(cache.ancestors), positions)
+    positions = gather_each(cache.positions, slots) if cache.has_positions else ()
+    return Cache(layers, gather_each(cache.ancestors, slots), positions)
 
 
 def reachable_slots(ancestors):
@@ -301,12 +298,3 @@ def reachable_slots(ancestors):
     slots = ops.arange(count, dtype="int32")
     order = ops.argsort(ops.where(reachable, slots, slots + count), axis=1)
     return ops.cast(order[:, :num_reachable], "int32")
-
-
-def gather_slots(x, slots):
-    """Gathers `slots`, int32 `[batch, num]`, from `x`, `[batch, n, all_slots, dim]`."""
-    batch, n, count, dim = shape(x)
-    first = ops.reshape(ops.arange(batch * n, dtype="int32") * count, (batch, n, 1))
-    rows = ops.reshape(first + slots[:, None], (-1,))
-    x = gather(ops.reshape(x, (-1, dim)), rows, axis=0)
-    return ops.reshape(x, (batch, n, -1, dim))

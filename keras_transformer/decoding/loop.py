@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
-from keras_transformer.decoding.cache import COMPACT_INTERVAL, GROWTH
+from keras_transformer.decoding.cache import COMPACT_INTERVAL, GROWTH, Cache
 from keras_transformer.decoding.compiled import is_jax_on_cpu
 from keras_transformer.numerics.indexing import gather, shape
 
@@ -234,11 +234,15 @@ def _take_sentences(nest, sentences, batch_size):
     column = sentences[:, None]
 
     def take(x):
+        if isinstance(x, Cache):  # one row per sentence
+            return take_rows(x, sentences)
+        if keras.tree.is_nested(x):
+            return None
         num_rows = shape(x)[0] // batch_size  # per sentence
         rows = column * num_rows + ops.arange(num_rows, dtype="int32")
         return gather(x, ops.reshape(rows, (-1,)), axis=0)
 
-    return keras.tree.map_structure(take, nest)
+    return keras.tree.traverse(take, nest)
 
 
 def resolve_lengths(max_length, buffer_length, batch_size):

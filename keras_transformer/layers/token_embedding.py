@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_transformer.layers.base import MatrixLayer
 from keras_transformer.layers.masks import padding_mask
+from keras_transformer.numerics.matrices import project
 
 
 @keras.saving.register_keras_serializable(package="keras_transformer")
@@ -121,7 +122,7 @@ class TokenEmbedding(MatrixLayer, keras.layers.Embedding):
             `[..., num_outputs]` in float32.
         """
         if reverse:
-            logits = ops.matmul(ops.cast(inputs, "float32"), self.output_kernel())
+            logits = project(ops.cast(inputs, "float32"), self.output_kernel())
             return self.add_bias(logits)
         vectors = ops.take(self.embeddings, ops.cast(inputs, "int32"), axis=0)
         if self.zero_id is not None:

@@ -1,4 +1,4 @@
-"""Rows and sizes of tensors, by fewer operations of TensorFlow than Keras needs.
+"""Rows, sizes and views of tensors, by fewer operations of TensorFlow than Keras needs.
 
 Tracing a search takes a millisecond for each operation, before the first translation.
 """
@@ -16,6 +16,20 @@ def gather(x, indices, axis=0):
     return tf.gather(x, indices, axis=axis)
 
 
+def gather_each(x, indices):
+    """Gathers `indices`, int32 `[batch, k]`, from axis 2 of `x`, `[batch, n, m, ...]`.
+
+    Each sentence of the batch has its own indices, which are not negative.
+    """
+    if keras.config.backend() != "tensorflow":
+        axes = (1,) * (len(x.shape) - 3)
+        indices = ops.reshape(indices, (indices.shape[0], 1, indices.shape[1], *axes))
+        return ops.take_along_axis(x, indices, axis=2)
+    import tensorflow as tf
+
+    return tf.gather(x, indices, axis=2, batch_dims=1)
+
+
 def shape(x):
     """Returns `ops.shape(x)`: an int for each size that is known, else a tensor."""
     if keras.config.backend() != "tensorflow":
@@ -30,3 +44,12 @@ def shape(x):
     return tuple(
         now if size is None else size for size, now in zip(sizes, dynamic, strict=True)
     )
+
+
+def view(x, dtype):
+    """Returns `ops.view(x, dtype)`, for a dtype of the same size."""
+    if keras.config.backend() != "tensorflow":
+        return ops.view(x, dtype)
+    import tensorflow as tf
+
+    return tf.bitcast(x, dtype)

@@ -1,9 +1,11 @@
-"""Matrix products with few rows, as in decoding, their kernels, and a transposition."""
+"""Matrix products, with few rows as in decoding, their kernels, and a transposition."""
 
 import itertools
 
 import keras
 from keras import ops
+
+from keras_transformer.numerics.indexing import shape, view
 
 # A packed kernel consists of blocks of about `BLOCK_COLUMNS` columns. They are grouped
 # into at most `MAX_PIECES` pieces, which have at least `MIN_PIECE_SIZE` elements on
@@ -61,6 +63,19 @@ def packed_matmul(rows, kernel):
     return products[0] if len(products) == 1 else ops.concatenate(products, axis=1)
 
 
+def project(x, kernel):
+    """Returns `x @ kernel`, `[..., columns]`, for a kernel `[width, columns]`.
+
+    Keras would call `tf.tensordot`, which adds three times as many operations to a
+    graph.
+    """
+    if keras.config.backend() != "tensorflow" or len(x.shape) == 2:
+        return ops.matmul(x, kernel)
+    width, columns = kernel.shape
+    rows = ops.matmul(ops.reshape(x, (-1, width)), kernel)
+    return ops.reshape(rows, (*shape(x)[:-1], columns))
+
+
 def swap_middle_axes(x):
     """Transposes `[a, b, c, d]` to `[a, c, b, d]`, without a gradient.
 
@@ -71,4 +86,4 @@ def swap_middle_axes(x):
     dtype = keras.backend.standardize_dtype(x.dtype)
     if dtype not in bits:
         return ops.transpose(x, (0, 2, 1, 3))
-    return ops.view(ops.transpose(ops.view(x, bits[dtype]), (0, 2, 1, 3)), dtype)
+    return view(ops.transpose(view(x, bits[dtype]), (0, 2, 1, 3)), dtype)
