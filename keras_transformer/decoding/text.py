@@ -260,12 +260,10 @@ def divide(texts, options=PLAIN):
 def _tokenize_texts(tokenize, languages, texts):
     """Tokenizes texts with their language prefixes. Empty texts have no ids."""
     ids = tokenize(tf.strings.join([languages, texts]))
-    rows = ids.value_rowids()
-    is_text = tf.gather(texts != "", rows)
-    return tf.RaggedTensor.from_value_rowids(
-        tf.boolean_mask(ids.flat_values, is_text),
-        tf.boolean_mask(rows, is_text),
-        nrows=ids.nrows(),
+    is_text = texts != ""
+    return tf.RaggedTensor.from_row_lengths(
+        tf.gather(ids, tf.where(is_text)[:, 0]).flat_values,
+        tf.where(is_text, ids.row_lengths(), 0),
         validate=False,
     )
 
@@ -284,11 +282,9 @@ def _split_lines(marked, gaps, text_index, default=""):
     before = tf.where((before == "") & (pieces != ""), default, before)
     before = tf.where(position == 0, tf.gather(gaps, row_of), before)
     # Lines and gaps alternate.
-    is_line = position % 2 == 0
+    is_line = tf.where(position % 2 == 0)[:, 0]
     text_index = tf.gather(text_index, row_of)
-    return tuple(
-        tf.boolean_mask(each, is_line) for each in (pieces, before, text_index)
-    )
+    return tuple(tf.gather(each, is_line) for each in (pieces, before, text_index))
 
 
 def _keep_foreign(lines, gaps, options):
@@ -539,7 +535,7 @@ def _split_words(tokenize, sentences, is_long, max_lengths):
     part_of = tf.cumsum(tf.cast(begins, tf.int32)) - 1
     num_parts = tf.reduce_sum(tf.cast(begins, tf.int32))
     parts = tf.strings.unsorted_segment_join(words, part_of, num_parts)
-    sentence_of = tf.boolean_mask(sentence_of, begins)
+    sentence_of = tf.gather(sentence_of, tf.where(begins)[:, 0])
     stripped = _replace(parts, f"{_SPACE}+$", "")
     return tf.where(tf.gather(is_long, sentence_of), stripped, parts), sentence_of
 
@@ -550,8 +546,9 @@ def _replace(strings, pattern, rewrite):
 
 def _split(strings):
     """Splits strings at the marks. Returns pieces, and the string index of each."""
-    pieces = tf.strings.split(strings, _MARK)
-    return pieces.flat_values, pieces.value_rowids()
+    # `tf.strings.split` would also compute where each row begins.
+    indices, pieces, _ = tf.raw_ops.StringSplitV2(input=strings, sep=_MARK)
+    return pieces, indices[:, 0]
 
 
 def _is_first(row_of):
@@ -561,8 +558,8 @@ def _is_first(row_of):
 
 def _first_of_row(row_of, num_rows):
     """Returns int32 `[items]`, for each item the index of the first one in its row."""
-    rows = tf.RaggedTensor.from_value_rowids(row_of, row_of, num_rows, validate=False)
-    return tf.cast(tf.gather(rows.row_starts(), row_of), tf.int32)
+    places = tf.range(tf.size(row_of))
+    return tf.gather(tf.math.unsorted_segment_min(places, row_of, num_rows), row_of)
 
 
 def join_segments(segments, texts, scores, counts):

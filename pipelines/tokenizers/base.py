@@ -224,8 +224,10 @@ class Tokenizer(tf.Module):
 
         The default joins `_surfaces`, the bytes of each id in a string tensor.
         """
-        surfaces = ids.with_flat_values(tf.gather(self._surfaces, ids.flat_values))
-        strings = well_formed(tf.strings.reduce_join(surfaces, axis=1))
+        surfaces = tf.gather(self._surfaces, ids.flat_values)
+        strings = well_formed(
+            tf.strings.unsorted_segment_join(surfaces, ids.value_rowids(), ids.nrows())
+        )
         # `tokenize` added this space.
         return tf.strings.regex_replace(strings, "^ ", "", replace_global=False)
 
