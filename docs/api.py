@@ -7,6 +7,7 @@ of the page. A line `<!-- contents -->` is followed by a table of the page's ent
 """
 
 import ast
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -20,10 +21,13 @@ import pydantic
 from keras_transformer.saving.info import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
 ENTRY = re.compile(
     r"^<!-- api: (kt\.[\w.]+) -->\n(?:(?!<!-- api: |## ).*\n)*", re.MULTILINE
 )
 CONTENTS = re.compile(r"^<!-- contents -->\n(?:\|.*\n)*", re.MULTILINE)
+# A class or constant at the top of a module.
+DEFINITION = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(| = |:)", re.MULTILINE)
 WIDTH = 88
 # Methods that Keras calls, and those that are of use only to this package.
 HIDDEN = re.compile(
@@ -143,6 +147,55 @@ def call(name, value):
     return f"```py\n{signature(name, value)}\n```\n\n"
 
 
+@functools.cache
+def targets():
+    """Returns the links of names: to their entries, or else to their source."""
+    found = {}
+    for folder in ("keras_transformer", "pipelines"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            link = f"../../{path.relative_to(ROOT)}"
+            module = path.relative_to(ROOT / folder).with_suffix("")
+            found[".".join(module.parts)] = link
+            for name in DEFINITION.findall(path.read_text(encoding="utf-8")):
+                # An ambiguous name gets no link.
+                found[name] = None if name in found else link
+    for path in FOLDER.glob("*.md"):
+        for name in re.findall(r"^<!-- api: (.*) -->", path.read_text(), re.MULTILINE):
+            value, short = find(name), name.rpartition(".")[2]
+            if inspect.ismodule(value):
+                found |= dict.fromkeys(value.__all__, f"{path.name}#{short}")
+                continue
+            link = f"{path.name}#{anchor(name)}"
+            found |= {name: link, short: link, name.removeprefix("kt."): link}
+            for method, _ in methods(value) if inspect.isclass(value) else ():
+                found[f"{short}.{method}"] = (
+                    f"{path.name}#{anchor(f'{short}.{method}')}"
+                )
+    return found
+
+
+def anchor(heading):
+    return heading.replace(".", "").lower()
+
+
+def linked(text, value):
+    """Links the names in an entry, but not those of its own arguments."""
+    own = [value.__name__]
+    if not inspect.isclass(value) or "__init__" in vars(value):
+        own += inspect.signature(getattr(value, "__init__", value)).parameters
+
+    def link(match):
+        name = match[1]
+        is_word = name.islower() and "_" not in name and "." not in name
+        if not targets().get(name) or name in own or is_word:
+            return match[0]
+        return f"[{match[0]}]({targets()[name]})"
+
+    parts = re.split(r"(^```(?:.*\n)+?```$)", text, flags=re.MULTILINE)
+    parts[::2] = [re.sub(r"(?<!\[)`([\w.]+)`", link, part) for part in parts[::2]]
+    return "".join(parts)
+
+
 def entry(match):
     """Returns the line of an entry and its text."""
     value, short = find(match[1]), match[1].rpartition(".")[2]
@@ -153,9 +206,11 @@ def entry(match):
         )
     path = pathlib.Path(inspect.getfile(inspect.unwrap(value))).relative_to(ROOT)
     text = f"<!-- api: {match[1]} -->\n### `{match[1]}`\n\n"
-    text += f"{call(short, value)}{body(value)}\n\n[Source](../../{path})\n\n"
+    text += call(short, value) + linked(body(value), value)
+    text += f"\n\n[Source](../../{path})\n\n"
     for name, method in methods(value) if inspect.isclass(value) else ():
-        text += f"#### `{short}.{name}`\n\n{call(name, method)}{body(method)}\n\n"
+        text += f"#### `{short}.{name}`\n\n{call(name, method)}"
+        text += f"{linked(body(method), method)}\n\n"
     return text
 
 
@@ -164,7 +219,7 @@ def contents(text):
     rows = []
     for name in re.findall(r"^<!-- api: (.*) -->", text, re.MULTILINE):
         first, _, _ = docstring(find(name))[0].partition("\n\n")
-        rows.append([f"[`{name}`](#{name.replace('.', '').lower()})", first])
+        rows.append([f"[`{name}`](#{anchor(name)})", first])
     return f"<!-- contents -->\n{markdown_table(['Name', 'Purpose'], rows)}"
 
 
