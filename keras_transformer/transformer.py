@@ -56,10 +56,10 @@ class Transformer(keras.Model):
             2021), in self-attention only (see `MultiHeadAttention`).
         max_length: Number of learned positions. Only for `positions="learned"`, which
             requires it.
-        max_distance: Distance from which on all relative positions are equal. Only for
-            `positions="relative"`.
+        max_distance: Clipping distance k: positions at least k apart share one vector.
+            Only for `positions="relative"`.
         normalization: `"post"` (the paper) or `"pre"`.
-        activation: Activation of the feed-forward networks, as in Keras's `Dense`.
+        activation: Activation of the feed-forward networks, as in `keras.layers.Dense`.
         attention_window: Number of positions that self-attention attends to, r of
             section 4, in encoder and decoder. If `None`, it attends to all positions.
         score_mode: Score function of all attention layers: `"scaled_dot"` (the paper),

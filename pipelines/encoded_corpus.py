@@ -85,7 +85,8 @@ class EncodedCorpus:
         start_id: Id that begins the decoder's input.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
-        copies: `Copies` that an epoch contains beside these rows.
+        copies: Noisy copies of rows that an epoch contains beside them (see
+            `NoisyCorpus`).
 
     Raises:
         DataError: If the folder contains no corpus.
@@ -161,7 +162,7 @@ class EncodedCorpus:
         return array
 
     def plan(self, batch_tokens: int, planner=plan_buckets):
-        """Returns the result of `plan_buckets` or `plan_few_buckets`, computed once."""
+        """Returns the buckets and the rows' numbers of buckets, computed once."""
         key = batch_tokens, planner
         if key not in self._plans:
             lengths = self.source_lengths, self.target_lengths
@@ -170,7 +171,7 @@ class EncodedCorpus:
         return self._plans[key]
 
     def epoch_order(self, plan, seed: int, epoch: int):
-        """Returns the order of an epoch's rows (see `epoch_order`), given a `plan`."""
+        """Returns the order of an epoch's rows, given a `plan`."""
         return epoch_order(*plan, seed, epoch, self.weights, self.copies)
 
     def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -187,8 +188,8 @@ class EncodedCorpus:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns source ids, target ids and labels, each int32 `[batch, length]`.
 
-        If the corpus has alignments, `GROUPS` follow, which belong to the source ids
-        and the labels.
+        If the corpus has alignments, the groups of the source ids and of the labels
+        follow (see `training.same_groups`).
 
         Rows of padding are added up to the size of the bucket, if one is given, and
         until all shards together have a multiple of `multiple` rows. The noise of a

@@ -107,8 +107,8 @@ class NoisyCorpus(EncodedCorpus):
     Args:
         folder: The folder that `encode_corpus` wrote.
         weights: As for `EncodedCorpus`.
-        noise: Dict of kinds, keys of `KINDS`, to the share of the pairs of which an
-            epoch contains such a copy.
+        noise: Dict of kinds, the keys of a recipe's `data.noise`, to the share of the
+            pairs of which an epoch contains such a copy.
         tokenizer: The `Tokenizer` of the ids.
         seed: Seed of the noise.
         tags: Words in front of sources, which stay unchanged.

@@ -42,7 +42,7 @@ class SavedModelHandler(ModelHandler):
 
     Args:
         path: Folder of one version of an export, visible to every worker.
-        task: `TRANSLATE` or `SCORE`.
+        task: `"translate"` or `"score"`.
         batch_size: Maximum number of elements per batch.
         allow_unsafe: Whether to load the export unchecked. It can then run any code.
     """
@@ -85,11 +85,11 @@ def run_with_apache_beam(
 
     Args:
         model: Folder of an export, with `saved_model.pb`.
-        task: `TRANSLATE` or `SCORE`.
+        task: `"translate"` or `"score"`.
         sources: Paths of text files, plain or compressed, with different names.
         output: Folder of the output files, one per source. The output of `a.en.gz` is
             `a.en`. A score is the natural logarithm of the translation's probability.
-        targets: For `SCORE`, paths of the translations to score, in the order of
+        targets: For `"score"`, paths of the translations to score, in the order of
             `sources` and line-aligned with them.
         batch_size: Maximum number of lines per batch. If the export has a lower limit,
             that limit is used.
@@ -104,7 +104,7 @@ def run_with_apache_beam(
         DataError: If files cannot be read or are not line-aligned, if input files have
             the same name, if targets are given for translation, if an output file
             exists, if the folder cannot be created, or if Beam rejects an option.
-        ModelError: If the export is damaged or unsafe (see `check_saved_model`).
+        ModelError: If the export is damaged or unsafe.
     """
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output, names = os.fspath(output), _output_names(task, sources, targets)

@@ -249,7 +249,10 @@ def _read_scores(path):
     try:
         results = read_json(path, output).results
     except UserError as error:
-        raise UserError(f"{error}. Pass a file that `evaluate --json` wrote") from None
+        raise UserError(
+            f"{error}. The file must contain what `evaluate --json` prints, such as by "
+            "`evaluate MODEL ... --json > scores.json`"
+        ) from None
     return [
         {"name": _result_name(each), "signature": each.signature, "score": each.score}
         for each in results

@@ -95,7 +95,8 @@ def serve(
     \b
     keras-transformer serve saved_models/mine
     keras-transformer serve phrases
-    curl --json '{"instances": ["A man rides a bike."]}' \\
+    curl -H "Content-Type: application/json" \\
+      -d '{"instances": ["A man rides a bike."]}' \\
       http://127.0.0.1:8501/v1/models/mine:predict
     """
     path, model = model, console.find_model(model)

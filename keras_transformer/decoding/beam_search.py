@@ -92,7 +92,7 @@ def beam_search(
             stopped. Defaults to `n_best` if that is an int, and to `beam_size` if it is
             a tensor.
         required_ids: int32 `[batch, places]`, the phrases that each sentence's result
-            must contain (see `decoding.required`), or `None`. A hypothesis that lacks
+            must contain (see `required_row`), or `None`. A hypothesis that lacks
             one does not end. At the maximum length, those that contain the most count.
         word_edges: bool `[2, vocabulary]`, whether each token begins, and ends, within
             a word. A required phrase counts only at the end of a word. If

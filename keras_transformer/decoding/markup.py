@@ -121,7 +121,7 @@ def translate_marked(translator, texts, syntax="html", protect=PROTECTED):
         texts: List of str, each a sentence or a paragraph.
         syntax: `"html"`; `"xliff"`, the inline elements of XLIFF; `"markdown"`; or
             `"text"`, in which `protect` decides whether tags and escapes count.
-        protect: Kinds of spans that stay as they are (see `decoding.spans.KINDS`).
+        protect: Kinds of spans that stay as they are (see `Translator.translate`).
             `<keep>` and `</keep>` surround others.
 
     Returns:
@@ -153,7 +153,8 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
         )
     if syntax not in SYNTAXES:
         raise ValueError(
-            f"`syntax` must be one of {SYNTAXES}. Received: syntax={syntax!r}."
+            f"`syntax` must be one of {', '.join(SYNTAXES)}. "
+            f"Received: syntax={syntax!r}."
         )
     languages = [_LANGUAGES.match(text)[0] for text in texts]
     texts = [text[len(each) :] for text, each in zip(texts, languages, strict=True)]

@@ -98,8 +98,9 @@ class BeamSearch:
             paper, or `"power"` for `length ** alpha`.
         patience: Stop early once `patience * beam_size` hypotheses have finished (Kasai
             et al., 2022). The search always stops when no better hypothesis is
-            possible; if `None`, it stops only then. fairseq and CTranslate2 use 1.
-            Without a length penalty, it has no effect, as in CTranslate2.
+            possible; if `None`, it stops only then, but greedy search, prefixes and
+            required phrases imply 1. fairseq and CTranslate2 use 1. Without a length
+            penalty, it has no effect, as in CTranslate2.
         extra_length: Maximum number of tokens by which a translation may exceed its
             source.
         segmentation: `"sentence"` if lines are divided into sentences, which are
@@ -160,7 +161,7 @@ class BeamSearch:
         ):
             if getattr(self, name) not in values:
                 raise ValueError(
-                    f"`{name}` must be one of {list(values)}. "
+                    f"`{name}` must be one of {', '.join(values)}. "
                     f"Received: {name}={getattr(self, name)!r}."
                 )
         # Negative ones would reward short hypotheses, or little coverage, and

@@ -34,7 +34,7 @@ _DECLARED = re.compile(rb"""(?:charset|encoding)\s*=\s*["']?([\w.:-]+)""")
 
 
 class Document:
-    """A document of one of `FORMATS`, which its suffix names.
+    """A document: .html, .md, .srt, .vtt, .po, .xlf, .tmx, .docx or .json.
 
     Args:
         path: Path of the document.

@@ -108,10 +108,14 @@ def compare_systems(
         ['a: 76.4', 'b: 3.6']
     """
     unknown = {*metrics} - {"bleu", "chrf", "ter"}
-    if unknown or test not in _TESTS:
+    if unknown:
         raise ValueError(
-            "Metrics must be bleu, chrf or ter, and the test bootstrap or "
-            f"randomization. Received: {', '.join(metrics)} and {test}."
+            "`metrics` must contain only bleu, chrf and ter. "
+            f"Received: {', '.join(sorted(unknown))}."
+        )
+    if test not in _TESTS:
+        raise ValueError(
+            f"`test` must be one of {', '.join(_TESTS)}. Received: test={test!r}."
         )
     references = reference_sets(references)
     check_counts(systems.values(), references)

@@ -49,8 +49,8 @@ class ExportedTranslator:
         allow_unsafe: Whether to skip the checks. An unchecked SavedModel can run any
             code.
         parallel_parts: Number of batches that are computed in parallel.
-        warn: Called with a text's index and a message if a text is too long. By
-            default, warnings are logged (see `Translator`).
+        warn: Called with the index of a text and each warning about its translation.
+            By default, warnings are logged (see `Translator`).
 
     Raises:
         ModelError: If the SavedModel fails the checks, is damaged, or is not an export.

@@ -38,7 +38,8 @@ def export_ctranslate2(
         model: `Transformer` with equal `key_dim` and `value_dim`.
         tokenizer: Source tokenizer. Its attribute `target` is the target tokenizer.
         folder: Folder to write. It appears once all files are on disk.
-        quantization: Type of the weights, one of `QUANTIZATIONS`. `"none"` is float32.
+        quantization: Type of the weights: `"none"` (float32), `"int8"`, `"int16"`,
+            `"float16"`, `"bfloat16"` or `"int8_float32"`.
         max_length: Number of positions to store. CTranslate2 rejects longer sentences.
         replace: Whether to replace an existing CTranslate2 export.
 

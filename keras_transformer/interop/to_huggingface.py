@@ -60,10 +60,10 @@ The differences are:
 def export_huggingface(translator, folder, *, scores=(), license=None, dtype=None):
     """Writes a folder that transformers loads.
 
-    `AutoModelForSeq2SeqLM` loads the model, and `MarianTokenizer` the tokenizer.
-    Ids do not change. One id is appended, with the embedding of the start id.
-    transformers uses the new id for padding and as the decoder's first input. The new
-    id has a logit bias of -1e9, so that log-probabilities match this package.
+    `AutoModelForSeq2SeqLM` loads the model, and `transformers.MarianTokenizer` the
+    tokenizer. Ids do not change. One id is appended, with the embedding of the start
+    id. transformers uses it for padding and as the decoder's first input. The new id
+    has a logit bias of -1e9, so that log-probabilities match this package.
     `generation_config.json` contains the search settings and the ids that a translation
     never contains. If source and target differ in vocabulary, the smaller vocabulary is
     padded, because transformers supports only one vocabulary size.

@@ -100,12 +100,17 @@ class DecoderLayer(TransformerLayer):
 class Decoder(Stack):
     """The decoder: a stack of `num_layers` decoder layers.
 
+    With `normalization="pre"`, a layer normalization follows the last layer.
+
     Args:
         num_layers: Number of layers, N.
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
-        **kwargs: See `TransformerLayer`.
+        **kwargs: `value_dim`, `dropout`, `attention_dropout`, `normalization`,
+            `activation`, `attention_window`, `score_mode`, `attention_bias`,
+            `layer_norm_epsilon`, `positions` and `max_distance` of
+            `TransformerLayer`, and arguments of `keras.layers.Layer`.
     """
 
     layer_class = DecoderLayer

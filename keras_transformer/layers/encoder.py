@@ -19,7 +19,10 @@ class EncoderLayer(TransformerLayer):
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward network.
-        **kwargs: See `TransformerLayer`.
+        **kwargs: `value_dim`, `dropout`, `attention_dropout`, `normalization`,
+            `activation`, `attention_window`, `score_mode`, `attention_bias`,
+            `layer_norm_epsilon`, `positions` and `max_distance` of
+            `TransformerLayer`, and arguments of `keras.layers.Layer`.
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -75,12 +78,17 @@ class EncoderLayer(TransformerLayer):
 class Encoder(Stack):
     """The encoder: a stack of `num_layers` encoder layers.
 
+    With `normalization="pre"`, a layer normalization follows the last layer.
+
     Args:
         num_layers: Number of layers, N.
         num_heads: Number of attention heads.
         key_dim: Width of queries and keys per head.
         d_ff: Inner width of the feed-forward networks.
-        **kwargs: See `TransformerLayer`.
+        **kwargs: `value_dim`, `dropout`, `attention_dropout`, `normalization`,
+            `activation`, `attention_window`, `score_mode`, `attention_bias`,
+            `layer_norm_epsilon`, `positions` and `max_distance` of
+            `TransformerLayer`, and arguments of `keras.layers.Layer`.
 
     Examples:
         >>> x = keras.random.normal((2, 5, 16))

@@ -76,7 +76,7 @@ class MultiHeadAttention(keras.layers.Layer):
             distance to each key and value, the same for all heads (Shaw et al., 2018,
             equations 3 and 4), and `"rotary"` rotates queries and keys (Su et al.,
             2021). `"sinusoidal"` and `"learned"` change nothing here.
-        max_distance: Distance from which on all relative vectors are equal, k.
+        max_distance: Clipping distance k: positions at least k apart share one vector.
 
     Raises:
         ValueError: If a size is below 1, `dropout` is outside [0, 1), or `score_mode`

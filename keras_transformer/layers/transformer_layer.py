@@ -40,7 +40,7 @@ class TransformerLayer(keras.layers.Layer):
         layer_norm_epsilon: Constant added to the variance in layer normalizations.
         positions: `"relative"` or `"rotary"` for positions in self-attention. Other
             values change nothing in a layer.
-        max_distance: Distance from which on all relative positions are equal.
+        max_distance: Clipping distance k: positions at least k apart share one vector.
     """
 
     def __init__(

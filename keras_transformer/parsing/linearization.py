@@ -92,7 +92,7 @@ def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) ->
         linearization: Form of a word: its part of speech ("tags"), its position
             ("numbers"), the same symbol for all words ("XX"), or the position, and then
             the part of speech with the brackets around it ("joined").
-        first_number: Number of the first word. Numbers are modulo `NUMBERS`.
+        first_number: Number of the first word. Numbers are modulo 128.
             `delinearize` assumes that the first one is 0.
 
     Raises:
@@ -203,7 +203,7 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
         words: The words of the sentence, at least one.
 
     Returns:
-        The `Tree`, and a `Counter` of the `REPAIRS`.
+        The `Tree`, and a `Counter` of its repairs by kind, such as "missing words".
     """
     repairs = Counter()
     # Constituents [label, start, end], those of them that are open, and the tags.

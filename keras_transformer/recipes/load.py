@@ -94,7 +94,7 @@ def load_recipe(
     `training.initial_model` are resolved against the current directory. In `data`,
     `${NAME}` is replaced by the environment variable NAME.
 
-    If `data.kind` is one of `TEXT_KINDS` and the recipe has no section `model`, keys
+    If the data are text or records and the recipe has no section `model`, keys
     missing from `tokenizer`, `model` and `training` are taken from the recipe stored in
     `run`, or else from the packaged recipe `files`. Keys that are `auto` get values
     that fit the text and the machine. GPUs are found only if TensorFlow has been

@@ -96,7 +96,8 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    size: str = "base"  # one of tiny, small, base, big, parsing, A1 to E
+    # tiny, small, base, big, parsing, or a row of Table 3, A1 to E
+    size: str = "base"
     # first input of the decoder: a learned vector, or zeros as in Marian; null: learned
     start: Literal["learned", "zeros"] | None = None
     # frequencies of sinusoids: those of the paper, or of tensor2tensor; null: paper
@@ -452,7 +453,12 @@ class DecodingSettings(Section):
 
 
 class Recipe(Section):
-    """The settings of an experiment. All keys outside `data` have defaults."""
+    """The settings of an experiment. All keys outside `data` have defaults.
+
+    Its attributes are the sections `data`, `tokenizer`, `model`, `training`,
+    `evaluation` and `decoding`, with the keys of recipes as attributes, such as
+    `recipe.training.steps`.
+    """
 
     data: Union[*DATA_KINDS.values()] = Field(discriminator="kind")
     tokenizer: TokenizerSettings = Field(default_factory=TokenizerSettings)

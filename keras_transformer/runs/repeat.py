@@ -109,7 +109,10 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
     if jobs > cores:
         raise UserError(f"`jobs` {jobs}: must be at most the number of cores, {cores}")
     if recipe.data.kind == "trees":
-        raise RecipeError("`repeat` cannot be used with data.kind: trees")
+        raise RecipeError(
+            "`repeat` cannot be used with data.kind: trees. Use `train` once per seed, "
+            "with training.seed"
+        )
     if getattr(recipe.data, "test", True) is None:
         raise RecipeError("data.test must be given, to score the models on it")
     # This process evaluates each seed before the next one trains in another process,

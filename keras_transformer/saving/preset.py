@@ -106,7 +106,7 @@ def save_preset(
         dtype: `"float16"` stores the weights in half precision. If `None`, they have
             the precision of the variables. Loading converts them to the model's dtype.
         description: One-line description, stored in `metadata.json`.
-        texts: Additional files, as a mapping of names in `EXTRA_FILES` to text, such as
+        texts: Additional files, as a mapping of names to text, such as
             `{"MODEL_CARD.md": card}`.
 
     Returns:

@@ -228,7 +228,9 @@ class AfterStep(keras.callbacks.Callback):
         if is_forbidden or progress.skipped_in_a_row > self.max_consecutive_skips:
             raise TrainingFaultError(
                 f"{message}. Training stopped after {progress.skipped_in_a_row} "
-                "invalid step(s) in a row, which changed no weights"
+                "invalid step(s) in a row, which changed no weights. Reduce "
+                "training.learning_rate, or set training.global_clipnorm=1.0, and "
+                "resume with `allow_changes`"
             )
 
     def _log_metrics(self, logs):

@@ -108,9 +108,9 @@ class Trainer:
         An existing checkpoint of an interruption is rewritten for another reason.
 
         Args:
-            reason: `SCHEDULE`, `END` or `INTERRUPTION` (see `saving.checkpoints`).
-                After a skipped step, the reason is always `INTERRUPTION`, so that the
-                unchanged weights do not count twice in an average of checkpoints.
+            reason: `"schedule"`, `"end"` or `"interruption"`. After a skipped step, it
+                is always `"interruption"`, so that the unchanged weights do not count
+                twice in an average of checkpoints.
         """
         sync_variables(self.model)
         # A signal may have interrupted a validation, which uses the averaged weights.
@@ -171,8 +171,8 @@ class Trainer:
             validate: Function without arguments that returns a mapping of metric names
                 to numbers. If `None`, `fit` does not validate.
             validation_steps: Number of steps between validations.
-            metric: The metric that decides which model is best, a key of
-                `callbacks.HIGHER_IS_BETTER`.
+            metric: The metric that decides which model is best: `"bleu"`, `"chrf"`,
+                `"f1"` or `"perplexity"`.
             patience: Number of validations without a better value after which training
                 stops. Later calls then do not train. If `None`, training never stops
                 early.

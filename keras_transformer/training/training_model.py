@@ -88,7 +88,7 @@ class TrainingModel(keras.Model):
     A step is invalid if its loss or gradient is not finite, or the norm of its gradient
     exceeds `skip_above_gradient_norm`. It is also invalid if no target token has a
     weight above 0. An invalid step changes no weights and no metrics. `last_fault`
-    stores the reason (see `step_check`).
+    stores the reason.
 
     Under a `bfloat16` policy, logits are rounded to bfloat16, where several may be the
     highest: accuracy then counts each of them as correct.

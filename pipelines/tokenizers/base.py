@@ -32,6 +32,9 @@ class Tokenizer(tf.Module):
         kind: "bpe", "word_piece", "marian", "fairseq" or "keras_hub". The first two are
             lossless: `detokenize` restores the text exactly.
         vocabulary_size: Number of ids, including special ids.
+        pad_id: Id of padding, and `unknown_id`, `start_id` and `end_id` likewise.
+        source: Tokenizer of the source side, and `target` that of the target side. If
+            both sides share one, this object.
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
         file_name: Name of the file that `save` writes.
         text: `TextSettings`, or `None` if it was made without them.

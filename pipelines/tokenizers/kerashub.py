@@ -36,9 +36,8 @@ class KerasHubTokenizer(Tokenizer):
         translator = Translator(model, tokenizer)
 
     Args:
-        tokenizer: The tokenizer to wrap, such as a `SentencePieceTokenizer`,
-            `BytePairTokenizer`, `WordPieceTokenizer` or the tokenizer of a KerasHub
-            preset.
+        tokenizer: The tokenizer to wrap, such as a
+            `keras_hub.tokenizers.SentencePieceTokenizer`, or that of a preset.
         pad_id: Padding id in `tokenizer`, or `None` if it has none.
         unknown_id: Unknown id in `tokenizer`, or `None` if it has none.
         start_id: Start id in `tokenizer`, or `None` if it has none.

@@ -77,9 +77,15 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
     if not pieces:
         raise DataError("not a SentencePiece model")
     if lossless and not model.trainer_spec.byte_fallback:
-        raise DataError("the SentencePiece model must have byte fallback")
+        raise DataError(
+            "the SentencePiece model must have byte fallback. Train it with "
+            "--byte_fallback=true"
+        )
     if lossless and any(tables):
-        raise DataError("the SentencePiece model must not have a normalization table")
+        raise DataError(
+            "the SentencePiece model must not have a normalization table. Train it "
+            "with --normalization_rule_name=identity"
+        )
     for table in filter(None, tables):
         check_charsmap(table)
     if len(set(pieces)) < len(pieces):
