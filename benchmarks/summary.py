@@ -28,17 +28,17 @@ COMPARISONS = (
         *("KerasHub layers, XLA", "KerasHub's layers, XLA"),
     ),
     (
-        f"translate with `base`, {CPU}, batch 32, sentences/s",
+        f"translate with `base`, {CPU}, `--patience 1`, batch 32, sentences/s",
         *("decoding_real_base", 32, f"{EXPORT}, patience 1, in parts"),
         *("CTranslate2 float32, in parts", "CTranslate2, float32"),
     ),
     (
-        f"translate with `base`, {CPU}, batch 32, sentences/s",
+        f"translate with `base`, {CPU}, `--patience 1`, batch 32, sentences/s",
         *("decoding_real_base", 32, f"{EXPORT}, patience 1, in parts"),
         *("CTranslate2 int8, in parts", "CTranslate2, int8"),
     ),
     (
-        f"translate with width 128, {CPU}, batch 1, sentences/s",
+        f"translate with width 128, {CPU}, `--patience 1`, batch 1, sentences/s",
         *("decoding_real", 1, f"{EXPORT}, patience 1"),
         *("CTranslate2 float32", "CTranslate2, float32"),
     ),
@@ -68,7 +68,7 @@ def tables_of(results):
     _, generate = gpu_rates("gpu_decoding", "float32, tokens/s")
     rows = [
         (
-            "train `base`, H100, JAX, bfloat16, tokens/s",
+            "train `base` with `fit`, H100, JAX, bfloat16, tokens/s",
             *(ours, "`torch.nn.Transformer`, compiled", torch),
         ),
         (
