@@ -11,8 +11,9 @@ from keras import ops
 from keras_transformer.decoding.options import SpecialIds
 from keras_transformer.numerics.indexing import gather
 
-# The first states: within a word, after a boundary, and after a phrase that must not be
-# followed by a boundary.
+# The first nodes of the trie of phrases and boundaries: where phrases and boundaries
+# begin, where phrases begin that need a boundary before them, and where the boundaries
+# begin that must not follow a phrase.
 ROOT, AFTER_BOUNDARY, BEFORE_BOUNDARY = range(3)
 # Next states of a token that completes a phrase, and of one that spells nothing.
 FORBIDDEN, UNCHANGED = -1, -2
@@ -72,6 +73,8 @@ class Automaton(NamedTuple):
 
     def next_states(self, states, tokens):
         """Returns the states after tokens, or `FORBIDDEN`. All are int32 `[n]`."""
+        # Empty places of a beam may have ids that the automaton lacks.
+        tokens = ops.minimum(tokens, self.rows.shape[1] - 1)
         places = gather(self.row_of, states) * self.rows.shape[1] + tokens
         following = gather(ops.reshape(self.rows, (-1,)), places)
         edge_tokens, targets = self.edges(states)
@@ -96,8 +99,8 @@ class Automaton(NamedTuple):
 def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds().end):
     """Builds an automaton that rejects tokens completing a forbidden phrase.
 
-    Phrases are matched symbol by symbol, with the algorithm of Aho and Corasick (1975).
-    So a phrase is found regardless of how it is split into tokens.
+    Phrases are matched symbol by symbol. So a phrase is found regardless of how it is
+    split into tokens.
 
     Args:
         spellings: For each id, the sequence of int symbols that it spells, such as its
@@ -116,121 +119,51 @@ def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds()
         raise ValueError(
             f"Each phrase must have at least one symbol. Received: {phrases}."
         )
-    builder = _Builder(_phrase_trie(phrases, boundaries), _TokenTrie(spellings))
-    for state in builder.symbols.fails:
-        builder.add(state)
-    return builder.automaton(end_id)
+    return _Builder(_Symbols(phrases, boundaries), _TokenTrie(spellings)).build(end_id)
 
 
-class _Symbols(NamedTuple):
-    """The automaton over symbols."""
+class _Symbols:
+    """The automaton over symbols, whose states are sets of nodes of a trie.
 
-    # For each state, the next states within phrases and boundaries, or `FORBIDDEN` for
-    # a symbol that completes a phrase.
-    trie: list
-    # Failure links: for each state but `ROOT`, the state of its longest suffix in the
-    # trie, which reads all other symbols. A link comes before its state.
-    fails: dict
-    # For states after a phrase that must not be followed by a boundary:
-    # `BEFORE_BOUNDARY` or a state that has read a part of the boundary. Whatever is
-    # forbidden there is forbidden here.
-    before: dict
-
-    def next_state(self, state, symbol):
-        while True:
-            if state in self.before and self.is_end(state, symbol):
-                return FORBIDDEN
-            target = self.trie[state].get(symbol)
-            if target is not None:
-                return target
-            if state == ROOT:
-                return ROOT
-            state = self.fails[state]
-
-    def is_end(self, state, symbol):
-        """Returns whether a symbol is the last one of a boundary after a phrase."""
-        return any(
-            self.trie[each].get(symbol) == FORBIDDEN for each in self.before[state]
-        )
-
-
-def _phrase_trie(phrases, boundaries):
-    """Returns the `_Symbols` of phrases."""
-    symbols = trie, fails, before = _Symbols([{}, {}, {}], {}, {})
-    # Phrases that need no boundary at their end come first. A later phrase that begins
-    # with one of these is redundant and adds no states.
-    for phrase in sorted(phrases, key=lambda phrase: phrase.at_end):
-        start = AFTER_BOUNDARY if phrase.at_start else ROOT
-        if not phrase.at_end:
-            _add_path(trie, start, phrase.symbols, FORBIDDEN)
-        elif (state := _add_path(trie, start, phrase.symbols)) != FORBIDDEN:
-            before[state] = [BEFORE_BOUNDARY]
-    # A boundary leads to `AFTER_BOUNDARY`. But a boundary that begins a phrase leads to
-    # a state of the phrase. Such states are in `shared` and fail to `AFTER_BOUNDARY`.
-    shared = set()
-    for boundary in boundaries:
-        shared.add(_add_path(trie, ROOT, boundary, AFTER_BOUNDARY))
-        _add_path(trie, BEFORE_BOUNDARY, boundary, FORBIDDEN)
-    fails |= {AFTER_BOUNDARY: ROOT, BEFORE_BOUNDARY: ROOT}
-    for target in trie[ROOT].values():
-        if target > BEFORE_BOUNDARY:
-            fails[target] = AFTER_BOUNDARY if target in shared else ROOT
-    queue = list(fails)
-    for state in queue:  # grows in the loop, breadth first
-        if state in before:
-            _read_boundaries(symbols, state)
-        for symbol, target in list(trie[state].items()):
-            fallback = symbols.next_state(fails[state], symbol)
-            is_end = state in before and symbols.is_end(state, symbol)
-            if is_end or fallback == FORBIDDEN:
-                del trie[state][symbol]
-            elif target > BEFORE_BOUNDARY:
-                fails[target] = AFTER_BOUNDARY if target in shared else fallback
-                queue.append(target)
-    return symbols
-
-
-def _read_boundaries(symbols, state):
-    """Lets a state after a phrase read the boundaries that must not follow it."""
-    trie, fails, before = symbols
-    suffixes = [fails[state]]
-    while suffixes[-1] != ROOT:
-        suffixes.append(fails[suffixes[-1]])
-    # What is forbidden in a suffix is forbidden by the failure links already.
-    others = [each for each in before.pop(state) if each not in suffixes]
-    for other in others:
-        before.setdefault(state, []).append(other)
-        # `other` can take the place of the failure link if it reads all other symbols
-        # like the link. The state then shares the row and the partly read boundaries of
-        # `other`, and needs none of its own.
-        if fails[state] == fails[other]:
-            fails[state] = other
-            continue
-        for symbol, target in trie[other].items():
-            if target != FORBIDDEN:
-                child = _add_path(trie, state, [symbol])
-                before.setdefault(child, []).append(target)
-
-
-def _add_path(trie, state, symbols, last=None):
-    """Returns the state at the end of a path of symbols, and adds what is missing.
-
-    A path ends early where `FORBIDDEN` is reached. If `last` is given, the last symbol
-    leads to this state, unless it leads to a state already and `last` is not
-    `FORBIDDEN`.
+    The trie has all phrases and boundaries. A state is the frozenset of the nodes in
+    which one of them may go on, but for `ROOT`, which belongs to every state.
     """
-    for count, symbol in enumerate(symbols, 1):
-        if count == len(symbols) and last is not None:
-            if last == FORBIDDEN:
-                trie[state][symbol] = last
-            return trie[state].setdefault(symbol, last)
-        if symbol not in trie[state]:
-            trie[state][symbol] = len(trie)
-            trie.append({})
-        state = trie[state][symbol]
+
+    def __init__(self, phrases, boundaries):
+        self.trie = [{}, {}, {}]  # for each node, the next node of each symbol
+        self.depths = [0, 0, 0]
+        self._ends = {}  # the nodes that the end of a phrase or boundary adds
+        self.next_state = functools.cache(self._next_state)
+        for phrase in phrases:
+            start = AFTER_BOUNDARY if phrase.at_start else ROOT
+            end = BEFORE_BOUNDARY if phrase.at_end else FORBIDDEN
+            self._add_path(start, phrase.symbols, end)
+        for boundary in boundaries:
+            self._add_path(ROOT, boundary, AFTER_BOUNDARY)
+            self._add_path(BEFORE_BOUNDARY, boundary, FORBIDDEN)
+
+    def _add_path(self, node, symbols, end):
+        for symbol in symbols:
+            if symbol not in self.trie[node]:
+                self.trie[node][symbol] = len(self.trie)
+                self.trie.append({})
+                self.depths.append(self.depths[node] + 1)
+            node = self.trie[node][symbol]
+        self._ends.setdefault(node, set()).add(end)
+
+    def _next_state(self, state, symbol):
+        """Returns the state after a symbol, or `FORBIDDEN`."""
         if state == FORBIDDEN:
-            break
-    return state
+            return FORBIDDEN
+        found = set()
+        for node in (ROOT, *state):
+            target = self.trie[node].get(symbol)
+            if target is not None:
+                found.add(target)
+                found |= self._ends.get(target, set())
+        if FORBIDDEN in found:
+            return FORBIDDEN
+        return frozenset(node for node in found if self.trie[node])
 
 
 class _TokenTrie:
@@ -241,7 +174,6 @@ class _TokenTrie:
             children.
         tokens: For each node that is the end of a spelling, the tokens.
         order: int32 `[num_ids]`, the tokens sorted by spelling.
-        places: For each token, its index in `order`.
         below: For each node, the tokens whose spelling begins with it, as a slice of
             `order`.
     """
@@ -250,171 +182,46 @@ class _TokenTrie:
         order = sorted(range(len(spellings)), key=spellings.__getitem__)
         self.children, self.tokens = [{}], {}
         begins, ends = [0], [len(order)]
-        path, before = [0], ()
         for place, token in enumerate(order):
-            spelling = spellings[token]
-            depth = 0
-            for one, other in zip(before, spelling, strict=False):
-                if one != other:
-                    break
-                depth += 1
-            for node in path[depth + 1 :]:
-                ends[node] = place
-            del path[depth + 1 :]
-            for symbol in spelling[depth:]:
-                self.children[path[-1]][symbol] = len(self.children)
-                path.append(len(self.children))
-                self.children.append({})
-                begins.append(place)
-                ends.append(len(order))
-            self.tokens.setdefault(path[-1], []).append(token)
-            before = spelling
+            node = 0
+            for symbol in spellings[token]:
+                if symbol not in self.children[node]:
+                    self.children[node][symbol] = len(self.children)
+                    self.children.append({})
+                    begins.append(place)
+                    ends.append(place)
+                node = self.children[node][symbol]
+                ends[node] = place + 1
+            self.tokens.setdefault(node, []).append(token)
         self.order = np.array(order, "int32")
-        self.places = np.argsort(self.order).tolist()
         self.below = list(map(slice, begins, ends))
 
 
 class _Builder:
-    """Builds an `Automaton` state by state. States come after their failure links."""
+    """Builds an `Automaton` of the states that tokens lead to.
+
+    From a state, all tokens but a few lead to the same state as from its base, which is
+    the state without the longest phrase in progress. So a state has the row, the mask
+    and the edges of its base, and edges of its own. If these are too many, it gets
+    another row or mask. States without a phrase in progress have their own ones.
+    """
 
     def __init__(self, symbols, tokens):
-        self.symbols = symbols
-        self._tokens = tokens
-        row = self._root_row()
+        self._symbols, self._tokens = symbols, tokens
+        self._numbers, self._queue = {}, []
+        self._parts = {}  # of each state: the indices of its row and mask, its edges
         # Next states and allowed tokens, without repetitions, and the index of each.
-        self._rows, self._masks = (
-            [np.where(row == FORBIDDEN, ROOT, row)],
-            [row != FORBIDDEN],
-        )
-        self._known = {}
-        num_states = len(symbols.trie)
-        self._row_of, self._mask_of = [0] * num_states, [0] * num_states
-        self._edges = [{}] * num_states
+        self._rows, self._masks, self._known = [], [], {}
 
-    def _root_row(self):
-        """Returns the states after each token in `ROOT`, int32 `[num_ids]`."""
-        after = [ROOT] * len(self._tokens.children)
-        for node, following in enumerate(self._tokens.children):
-            state = after[node]
-            for symbol, child in following.items():
-                if state != FORBIDDEN:
-                    after[child] = self.symbols.next_state(state, symbol)
-                else:
-                    after[child] = FORBIDDEN
-        row = np.empty(len(self._tokens.order), "int32")
-        for node, tokens in self._tokens.tokens.items():
-            row[tokens] = after[node] if node else UNCHANGED
-        return row
-
-    def add(self, state):
-        """Finds the row and the edges of a state."""
-        fallback = self.symbols.fails[state]
-        # All tokens but the state's own ones lead to the same state as after its link.
-        row, mask = self._row_of[fallback], self._mask_of[fallback]
-        own, banned = self._own_edges(state)
-        edges = self._edges[fallback]
-        edges = edges | own if own else edges
-        for other in dict.fromkeys(self.symbols.before.get(state, ())):
-            if other != fallback:
-                mask, edges = self._merge_boundary(mask, edges, other)
-        if banned or len(edges) > MAX_EDGES or state <= BEFORE_BOUNDARY:
-            row, mask, edges = self._move_to_row(state, row, mask, edges, banned)
-        self._row_of[state], self._mask_of[state] = row, mask
-        self._edges[state] = edges
-
-    def _own_edges(self, state):
-        """Returns the next states of tokens that follow the trie of phrases, as a dict.
-
-        If more than `MAX_EDGES` of them complete a phrase, they are not in the dict.
-        Then, they are also returned, as slices of the order of tokens.
-        """
-        trie, before = self.symbols.trie, self.symbols.before
-        children, tokens = self._tokens.children, self._tokens.tokens
-        found, banned, stack = {}, set(), [(state, 0)]
-        while stack:
-            source, node = stack.pop()
-            following, targets = children[node], trie[source]
-            for symbol in targets.keys() & following.keys():
-                target, child = targets[symbol], following[symbol]
-                if target == FORBIDDEN:
-                    banned.add(child)
-                    continue
-                if child in tokens:
-                    for token in tokens[child]:
-                        found.setdefault(token, target)
-                if children[child]:
-                    if target in before:
-                        stack += [(other, child) for other in before[target]]
-                    stack.append((target, child))  # taken first
-        if not banned:
-            return found, ()
-        banned = [self._tokens.below[node] for node in sorted(banned)]
-        if sum(each.stop - each.start for each in banned) > MAX_EDGES:
-            return found, banned
-        for each in banned:
-            found |= dict.fromkeys(self._tokens.order[each].tolist(), FORBIDDEN)
-        return found, ()
-
-    def _merge_boundary(self, mask, edges, other):
-        """Forbids what is forbidden in the state `other`."""
-        masks, other_mask = self._masks, self._mask_of[other]
-        mask = self._shared(
-            masks, (mask, other_mask), lambda: masks[mask] & masks[other_mask]
-        )
-        forbidden = {k: v for k, v in self._edges[other].items() if v == FORBIDDEN}
-        edges = edges | forbidden
-        is_allowed = masks[mask][[*edges]].tolist()
-        return mask, dict(itertools.compress(edges.items(), is_allowed))
-
-    def _move_to_row(self, state, row, mask, edges, banned):
-        """Moves edges to a mask, and to a row if they are many.
-
-        Many states forbid the same tokens, such as all that begin with a letter. The
-        tokens in `banned` (see `_own_edges`) are forbidden, too.
-        """
-        rows, masks = self._rows, self._masks
-        kept = {k: v for k, v in edges.items() if v != FORBIDDEN}
-        forbidden = frozenset(edges.keys() - kept.keys())
-
-        def new_mask():
-            new = masks[mask].copy()
-            new[[*forbidden]] = False
-            for each in banned:
-                new[self._tokens.order[each]] = False
-            return new
-
-        slices = tuple((each.start, each.stop) for each in banned)
-        new_index = self._shared(masks, (mask, forbidden, slices), new_mask)
-        if banned:
-            is_allowed = masks[new_index][[*kept]].tolist()
-            kept = dict(itertools.compress(kept.items(), is_allowed))
-        if state <= BEFORE_BOUNDARY or len(kept) > MAX_EDGES:
-
-            def new_row():
-                new = rows[row].copy()
-                new[[*kept]] = [*kept.values()]
-                return new
-
-            row = self._shared(rows, (row, frozenset(kept.items())), new_row)
-            kept = {}
-        return row, new_index, kept
-
-    def _shared(self, arrays, key, create):
-        """Returns the index of the array of a key, which is created if it is new."""
-        known = self._known.setdefault(arrays is self._rows, {})
-        if key not in known:
-            known[key] = len(arrays)
-            arrays.append(create())
-        return known[key]
-
-    def automaton(self, end_id):
-        pairs = list(zip(self._row_of, self._mask_of, strict=True))
+    def build(self, end_id):
+        """Returns the `Automaton`."""
+        self._number(frozenset())
+        # The queue grows while it is read.
+        row_of, mask_of, edges = zip(*map(self._parts_of, self._queue), strict=True)
+        pairs = list(zip(row_of, mask_of, strict=True))
         numbers = {pair: number for number, pair in enumerate(dict.fromkeys(pairs))}
-        mask_of = np.array([numbers[pair] for pair in pairs], "int32")
-        may_end = np.array([mask[end_id] for mask in self._masks])[self._mask_of]
-        for state, edges in enumerate(self._edges):
-            if edges.get(end_id) == FORBIDDEN:
-                may_end[state] = False
+        may_end = np.array([mask[end_id] for mask in self._masks])[[*mask_of]]
+        may_end &= [each.get(end_id) != FORBIDDEN for each in edges]
         num_ids = len(self._rows[0])
         allowed = np.zeros((2 * len(numbers), num_ids + 1), bool)
         # `UNCHANGED` is the index of the value before the last.
@@ -425,13 +232,111 @@ class _Builder:
             np.logical_and(self._masks[mask], may_be_last[self._rows[row]], out=last)
         padding = [0] * MAX_EDGES
         columns = (
-            [0, *itertools.accumulate(map(len, self._edges))],
-            [*itertools.chain(*self._edges), *padding],
-            [*itertools.chain(*(each.values() for each in self._edges)), *padding],
+            row_of,
+            [numbers[pair] for pair in pairs],
+            [0, *itertools.accumulate(map(len, edges))],
+            [*itertools.chain(*edges), *padding],
+            [*itertools.chain(*(each.values() for each in edges)), *padding],
         )
-        columns = (np.array(each, "int32") for each in columns)
-        rows, row_of = np.stack(self._rows), np.array(self._row_of, "int32")
+        row_of, mask_of, *columns = (np.array(each, "int32") for each in columns)
+        rows = np.stack(self._rows)
         return Automaton(rows, row_of, allowed, mask_of, may_end, *columns)
+
+    def _number(self, state):
+        """Returns the number of a state, which is queued if it is new."""
+        if state == FORBIDDEN:
+            return FORBIDDEN
+        if state not in self._numbers:
+            self._numbers[state] = len(self._queue)
+            self._queue.append(state)
+        return self._numbers[state]
+
+    def _parts_of(self, state):
+        """Returns the indices of a state's row and mask, and its edges."""
+        if state not in self._parts:
+            if state <= {AFTER_BOUNDARY, BEFORE_BOUNDARY}:
+                self._parts[state] = self._all_next_states(state)
+            else:
+                longest = max(state, key=self._symbols.depths.__getitem__)
+                self._parts[state] = self._change_base(state, state - {longest})
+        return self._parts[state]
+
+    def _all_next_states(self, state):
+        """Adds a row and a mask with the states after all tokens."""
+        after = [state] * len(self._tokens.children)
+        row = np.full(len(self._tokens.order), UNCHANGED, "int32")
+        for node, following in enumerate(self._tokens.children):
+            for symbol, child in following.items():
+                after[child] = self._symbols.next_state(after[node], symbol)
+            if node and node in self._tokens.tokens:
+                row[self._tokens.tokens[node]] = self._number(after[node])
+        self._rows.append(np.where(row == FORBIDDEN, ROOT, row))
+        self._masks.append(row != FORBIDDEN)
+        return len(self._rows) - 1, len(self._masks) - 1, {}
+
+    def _change_base(self, state, base):
+        """Changes the parts of the base to those of the state."""
+        row, mask, edges = self._parts_of(base)
+        own, banned = self._own_edges(state, base)
+        edges = edges | own
+        slices = [self._tokens.below[node] for node in banned]
+        if len(edges) + sum(each.stop - each.start for each in slices) <= MAX_EDGES:
+            for each in slices:
+                edges |= dict.fromkeys(self._tokens.order[each].tolist(), FORBIDDEN)
+            return row, mask, edges
+        forbidden = frozenset(k for k, target in edges.items() if target == FORBIDDEN)
+        edges = {k: target for k, target in edges.items() if target != FORBIDDEN}
+
+        def new_mask():
+            new = self._masks[mask].copy()
+            new[[*forbidden]] = False
+            for each in slices:
+                new[self._tokens.order[each]] = False
+            return new
+
+        def new_row():
+            new = self._rows[row].copy()
+            new[[*edges]] = [*edges.values()]
+            return new
+
+        # Many states forbid the same tokens, such as all that begin with a letter.
+        mask = self._shared(self._masks, (mask, forbidden, *banned), new_mask)
+        if len(edges) > MAX_EDGES:
+            key = row, frozenset(edges.items())
+            row, edges = self._shared(self._rows, key, new_row), {}
+        return row, mask, edges
+
+    def _shared(self, arrays, key, create):
+        """Returns the index of the array of a key, which is created if it is new."""
+        if key not in self._known:
+            self._known[key] = len(arrays)
+            arrays.append(create())
+        return self._known[key]
+
+    def _own_edges(self, state, base):
+        """Returns the next states of tokens that differ from those of the base.
+
+        Also returns the nodes of tokens that only the state forbids, in order.
+        """
+        next_state, trie = self._symbols.next_state, self._symbols.trie
+        found, banned, stack = {}, [], [(state, base, 0)]
+        while stack:
+            one, other, node = stack.pop()
+            following = self._tokens.children[node]
+            for symbol in set().union(*(trie[each] for each in one - other)):
+                if (child := following.get(symbol)) is None:
+                    continue
+                target, usual = next_state(one, symbol), next_state(other, symbol)
+                if target == usual or usual == FORBIDDEN:
+                    continue
+                if target == FORBIDDEN:
+                    banned.append(child)
+                    continue
+                if child in self._tokens.tokens:
+                    tokens = self._tokens.tokens[child]
+                    found |= dict.fromkeys(tokens, self._number(target))
+                stack.append((target, usual, child))
+        return found, sorted(banned)
 
 
 def parse_phrase(text):
