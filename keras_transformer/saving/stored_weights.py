@@ -50,28 +50,19 @@ def count_stored_parameters(path):
 def convert_weights(path, dtype):
     """Rewrites an HDF5 file with floats of another precision and less metadata.
 
-    Layer names, time stamps and empty groups are omitted, since Keras does not read
-    them. In HDF5's newest format, groups take a tenth of the space.
+    Layer names and empty groups are omitted, since Keras does not read them. In HDF5's
+    newest format, groups take a tenth of the space.
     """
     import h5py
     import ml_dtypes
     import numpy as np
 
     largest = np.finfo(dtype).max
-    without_times = h5py.h5p.create(h5py.h5p.GROUP_CREATE)
-    without_times.set_obj_track_times(False)
     temporary = path.with_name(f"{path.name}.tmp")
     with (
         h5py.File(path, "r") as source,
         h5py.File(temporary, "w", libver="latest", meta_block_size=1) as target,
     ):
-
-        def group(name):
-            """Returns the group `name` of the new file, created if necessary."""
-            if name and name not in target:
-                parent, _, leaf = name.rpartition("/")
-                h5py.h5g.create(group(parent).id, leaf.encode(), gcpl=without_times)
-            return target[name or "/"]
 
         def copy(name, item):
             if not isinstance(item, h5py.Dataset):
@@ -83,8 +74,7 @@ def convert_weights(path, dtype):
                 if not np.all(np.abs(array) <= largest):
                     raise ModelError(f"{name}: a weight exceeds the range of {dtype}")
                 array = array.astype(dtype)
-            parent, _, leaf = name.rpartition("/")
-            group(parent).create_dataset(leaf, data=array)
+            target.create_dataset(name, data=array)
 
         source.visititems(copy)
     temporary.replace(path)
