@@ -121,24 +121,11 @@ def sample_ids(
 ):
     """Draws translations of a batch of source ids at random.
 
+    The other arguments are the same as for `translate_ids`.
+
     Args:
-        model: `Transformer` or `Ensemble`.
-        source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
-            What follows the first end id is ignored. A row that contains only the end
-            id or padding gets the empty translation, with score 0.
         sampling: `Sampling`.
-        ids: `SpecialIds`, with the padding id of the model.
-        prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
-            translation, then padding, or `None`.
-        automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
-            `None`, no phrase is excluded.
-        prefix_ends: As for `translate_ids`.
-        token_ranks: As for `translate_ids`.
-        vocabulary_size: If given, only ids below this number are generated.
-        drop_finished: As for `beam_search`.
         seed: `keras.random.SeedGenerator` that replaces `sampling.seed`, or `None`.
-        is_checked: Whether rows are known to contain only padding after the end id.
-        first_ids: As for `beam_search`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_samples, source_length +
