@@ -4,6 +4,8 @@
 saves and restores the variables.
 """
 
+from keras_transformer.export.load import LIMITS, ExportLimits
+
 # Numbers of TensorFlow's data types in its protocol buffers.
 STRING, RESOURCE, VARIANT = 7, 20, 21
 
@@ -27,6 +29,9 @@ def write_unsafe_export(folder, marker):
         input_signature=[tf.TensorSpec([None], tf.string, "inputs")],
     )
     tf.saved_model.save(module, str(folder), signatures=module.translate)
+    limits = ExportLimits(max_batch_size=9, max_source_length=99, end_id=3)
+    (folder / LIMITS).parent.mkdir()
+    (folder / LIMITS).write_text(limits.model_dump_json())
 
 
 def graph_function(model, operation):

@@ -24,7 +24,7 @@ from keras_transformer.beam.run import (
     write_file,
 )
 from keras_transformer.errors import DataError
-from keras_transformer.export.load import limit_batch_size, load_saved_model
+from keras_transformer.export.load import load_saved_model
 
 # Name of the counter of truncated lines.
 _TRUNCATED = "lines truncated"
@@ -54,7 +54,7 @@ class SavedModelHandler(ModelHandler):
         self.allow_unsafe = allow_unsafe
 
     def load_model(self):
-        return load_saved_model(pathlib.Path(self.path), self.allow_unsafe)
+        return load_saved_model(pathlib.Path(self.path), self.allow_unsafe)[0]
 
     def run_inference(self, batch, model, inference_args=None):
         run = model.signatures[_SIGNATURES[self.task]]
@@ -65,8 +65,7 @@ class SavedModelHandler(ModelHandler):
             sources, targets = (list(side) for side in zip(*batch, strict=True))
             found = run(inputs=tf.constant(sources), targets=tf.constant(targets))
             outputs = [f"{log_prob:.6f}" for log_prob in found["log_probs"].numpy()]
-        # Exports of other programs may not report truncated lines.
-        num_cut = np.count_nonzero(found.get("truncated", []))
+        num_cut = np.count_nonzero(found["truncated"])
         Metrics.counter(SavedModelHandler, _TRUNCATED).inc(int(num_cut))
         return outputs
 
@@ -109,8 +108,8 @@ def run_with_apache_beam(
     sources, targets = [*map(os.fspath, sources)], [*map(os.fspath, targets)]
     output, names = os.fspath(output), _output_names(task, sources, targets)
     # Reports a damaged export before any worker starts.
-    load_saved_model(pathlib.Path(model), allow_unsafe)
-    batch_size = limit_batch_size(pathlib.Path(model), batch_size)
+    _, limits = load_saved_model(pathlib.Path(model), allow_unsafe)
+    batch_size = min(batch_size, limits.max_batch_size)
     handler = SavedModelHandler(model, task, batch_size, allow_unsafe)
 
     def lines(pipeline):

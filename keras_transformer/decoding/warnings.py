@@ -70,7 +70,7 @@ def export_warnings(outputs, low_score):
     `outputs` are those of one of its signatures that translate.
     """
     low = -np.inf if low_score is None else low_score
-    # Older exports and those of other programs lack some outputs.
+    # Some signatures lack one of them.
     none = np.zeros(len(outputs["translations"]))
     rows = outputs.get("truncated", none), outputs.get("mean_log_probs", none)
     return [
@@ -82,19 +82,21 @@ def export_warnings(outputs, low_score):
 def output_warnings(texts, outputs, limits):
     """Returns a list of warnings about the best translation of each text of an export.
 
-    `texts` are bytes, and `limits` are `ExportLimits` or `None`.
+    `texts` are bytes, and `limits` are `ExportLimits`.
     """
     from keras_transformer.decoding.text import report_untranslated
 
     best = np.reshape(outputs["translations"], (len(texts), -1))[:, 0]
-    found = export_warnings(outputs, limits and limits.low_score)
-    if limits is not None:
-        kept = report_untranslated(texts, limits.text_options())
-        found = [[*one, *other] for one, other in zip(found, kept, strict=True)]
-    for text, translation, warnings in zip(texts, best, found, strict=True):
-        sides = (each.decode("utf-8", "replace") for each in (text, translation))
-        warnings += _text_warnings(*sides)
-    return found
+    kept = report_untranslated(texts, limits.text_options())
+    columns = texts, best, export_warnings(outputs, limits.low_score), kept
+    return [
+        [*warnings, *other, *_text_warnings(_decode(text), _decode(translation))]
+        for text, translation, warnings, other in zip(*columns, strict=True)
+    ]
+
+
+def _decode(text):
+    return text.decode("utf-8", "replace")
 
 
 def add_warnings(texts, ranked, warnings, warn, is_text=True):

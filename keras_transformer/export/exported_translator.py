@@ -17,7 +17,6 @@ from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
 from keras_transformer.decoding.text import (
-    PLAIN,
     TextOptions,
     join_segments,
     report_untranslated,
@@ -32,11 +31,7 @@ from keras_transformer.decoding.warnings import (
     export_warnings,
 )
 from keras_transformer.errors import NOT_FINITE, ModelError
-from keras_transformer.export.load import (
-    foreign_error,
-    load_saved_model,
-    read_limits,
-)
+from keras_transformer.export.load import load_saved_model
 
 
 class ExportedTranslator:
@@ -57,10 +52,6 @@ class ExportedTranslator:
     """
 
     batch_size = 64
-    low_score = None
-    characters = unknown_characters = frozenset()
-    languages = ()  # of a multilingual model
-    text_options = PLAIN
     data = None  # an export does not contain the recipe
     glossary = ()
 
@@ -68,26 +59,20 @@ class ExportedTranslator:
         self.path = path
         self.warn = warn or log_warning
         self.parallel_parts = parallel_parts
-        self._set_limits(read_limits(path))
         # The loaded object owns the variables. Signatures work only while it exists.
-        self._loaded = load_saved_model(path, allow_unsafe)
-        serve = self._loaded.signatures["serving_default"]
-        for name in ("translations", "scores", "truncated"):
-            if name not in serve.structured_outputs:
-                raise foreign_error(path, f"no output {name}")
+        self._loaded, limits = load_saved_model(path, allow_unsafe)
+        self._set_limits(limits)
 
     def _set_limits(self, limits):
-        """Reads `ExportLimits`, or `None`."""
-        if limits is not None:
-            self.batch_size = min(self.batch_size, limits.max_batch_size)
-            self.low_score = limits.low_score
-            self.characters = frozenset(limits.characters)
-            self.unknown_characters = frozenset(limits.unknown_characters)
-            self.languages = limits.languages
-            self.text_options = limits.text_options()
+        self.batch_size = min(self.batch_size, limits.max_batch_size)
+        self.low_score = limits.low_score
+        self.characters = frozenset(limits.characters)
+        self.unknown_characters = frozenset(limits.unknown_characters)
+        self.languages = limits.languages  # of a multilingual model
+        self.text_options = limits.text_options()
 
     @classmethod
-    def of_signatures(cls, signatures, path, batch_size, limits=None):
+    def of_signatures(cls, signatures, path, batch_size, limits):
         """Returns a translator that calls the given functions instead of an export.
 
         `signatures` maps names to functions that return tensors or arrays, and `limits`

@@ -38,17 +38,20 @@ class ExportLimits(BaseModel):
 
 
 def read_limits(path):
-    """Returns the `ExportLimits` of a version's folder, or `None` if it has none."""
-    path = path / LIMITS
-    if not os.path.lexists(path):
-        return None
-    return read_json(path, ExportLimits, error=ModelError)
+    """Returns the `ExportLimits` of a version's folder."""
+    if not os.path.lexists(path / LIMITS):
+        raise ModelError(
+            f"{path}: not an export of this package, because it has no {LIMITS}. "
+            "Create one with `keras-transformer export`"
+        )
+    return read_json(path / LIMITS, ExportLimits, error=ModelError)
 
 
 def load_saved_model(path, allow_unsafe=False):
     """Checks one version of an export and loads it with `tf.saved_model.load`.
 
-    With `allow_unsafe`, the SavedModel is not checked and can run any code.
+    Returns the loaded object, and its `ExportLimits`. With `allow_unsafe`, the
+    SavedModel is not checked and can run any code.
     """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401, registers the operations of the graph
@@ -63,22 +66,13 @@ def load_saved_model(path, allow_unsafe=False):
         require_regular([*path.rglob("*"), *path.glob("*/*")], ModelError)
         if not allow_unsafe:
             check_saved_model(path)
+        limits = read_limits(path)
         with hide_normalizer_message():
             loaded = tf.saved_model.load(str(path))
-        if "serving_default" not in loaded.signatures:
-            raise foreign_error(path, "no signature serving_default")
         check_finite(path, loaded.signatures["serving_default"].variables)
     except ModelError:
         raise
     # Reading a damaged export can raise any exception.
     except Exception as error:
         raise ModelError(f"{path}: cannot be loaded: {shorten(error)}") from error
-    return loaded
-
-
-def foreign_error(path, reason):
-    """Returns the error about a SavedModel of another program."""
-    return ModelError(
-        f"{path}: not an export of this package, because it has {reason}. Create one "
-        "with `keras-transformer export`"
-    )
+    return loaded, limits

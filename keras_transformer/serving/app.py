@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import math
 import time
 
 from fastapi import FastAPI, Request, Response
@@ -67,7 +66,7 @@ def build_app(model, limits=None, hosts=(), languages=None):
     batcher = Batcher(
         lambda key, columns: key[0].run(key[1], columns),
         lambda key: key[0].can_merge(key[1]),
-        lambda key: min(limits.max_batch_size, key[0].max_batch_size or math.inf),
+        lambda key: min(limits.max_batch_size, key[0].limits.max_batch_size),
         limits,
         lambda key, *counts: monitoring.count_batch(key[1], *counts),
     )

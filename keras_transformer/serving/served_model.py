@@ -9,7 +9,7 @@ import re
 from google.protobuf import json_format
 
 from keras_transformer.errors import NOT_FINITE, ModelError
-from keras_transformer.export.load import load_saved_model, read_limits
+from keras_transformer.export.load import load_saved_model
 from keras_transformer.saving.names import newest_version
 from keras_transformer.serving.limits import RequestError, invalid
 from keras_transformer.serving.protocol import Input
@@ -34,9 +34,8 @@ class ServedModel:
         version: int.
         inputs: Mapping of each signature's name to its inputs, a mapping of names to
             `Input`.
-        limits: `ExportLimits`, or `None` for an export of another program.
+        limits: `ExportLimits`.
         metadata: TF-Serving's description of the signatures, as JSON values.
-        max_batch_size: Maximum rows per batch, or `None` if unknown.
 
     Raises:
         ModelError: If there is no export or it cannot be loaded.
@@ -63,13 +62,10 @@ class ServedModel:
                 f"model name {self.name!r}: must not be empty or contain / : {{ or }}, "
                 "because it is part of URLs. Choose another name with --name"
             )
-        # A SavedModel that is not an export of this package has no limits.
-        self.limits = read_limits(path)
-        self.max_batch_size = self.limits and self.limits.max_batch_size
         self._allow_unsafe = allow_unsafe
         # Taken before loading, so that later changes of the file are noticed.
         self._identity = _identity(path)
-        self._loaded = load_saved_model(path, allow_unsafe)
+        self._loaded, self.limits = load_saved_model(path, allow_unsafe)
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
             signature: {
@@ -141,23 +137,18 @@ class ServedModel:
         return len(next(iter(columns.values()))) * sum(sizes)
 
     def _output_axes(self, signature):
-        """Returns the lengths of each output's axes after the rows.
-
-        An unknown length is `None`. An output of unknown rank has one such axis.
-        """
+        """Returns the lengths of each output's axes after the rows, or `None`s."""
         outputs = self._signatures[signature].structured_outputs.values()
-        return [
-            [None] if each.shape.rank is None else each.shape[1:] for each in outputs
-        ]
+        return [each.shape[1:] for each in outputs]
 
     def _estimate_length(self, column):
         """Returns the length of the longest row, in ids or in words of a text."""
         # Exports truncate longer rows.
-        limit = self.limits and self.limits.max_source_length
+        limit = self.limits.max_source_length
         if isinstance(column[0], list):
-            return min(len(column[0]), limit or len(column[0]))
+            return min(len(column[0]), limit)
         length = max(len(text.split()) for text in column)
-        return min(length, (limit or 2) - 1)  # with room for the end id
+        return min(length, limit - 1)  # with room for the end id
 
     def warm_up_requests(self):
         """Yields (signature, columns) of small requests, one or more per signature.
@@ -168,7 +159,7 @@ class ServedModel:
             kinds = {*inputs.values()}
             if kinds == {Input("string", 1)}:
                 yield signature, dict.fromkeys(inputs, _WARM_UP_TEXTS)
-            elif kinds == {Input("int32", 2)} and self.limits:
+            else:
                 for length in (3, *(_COMPILED_LENGTHS if self._is_compiled else ())):
                     row = [4] * (length - 1) + [self.limits.end_id]
                     yield signature, {name: [row] for name in inputs}

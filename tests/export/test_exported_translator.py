@@ -13,6 +13,7 @@ from keras_transformer import visualization
 from keras_transformer.decoding.warnings import EMPTY, TRUNCATED
 from keras_transformer.errors import ModelError
 from keras_transformer.export.exported_translator import ExportedTranslator
+from keras_transformer.export.load import ExportLimits
 from keras_transformer.export.signatures import Signatures
 from keras_transformer.interop.from_marian import import_marian
 from keras_transformer.opening import open_model
@@ -164,7 +165,8 @@ def test_saved_model_of_another_program_is_rejected(tmp_path, has_signature):
 
 def translator_of(signatures):
     """Returns an `ExportedTranslator` of functions that no SavedModel contains."""
-    return ExportedTranslator.of_signatures(signatures, "export", 64)
+    limits = ExportLimits(max_batch_size=64, max_source_length=256, end_id=3)
+    return ExportedTranslator.of_signatures(signatures, "export", 64, limits)
 
 
 def test_attend_keeps_empty_pieces_within_a_row():

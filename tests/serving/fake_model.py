@@ -10,6 +10,7 @@ import time
 import numpy as np
 from waiting import wait_until
 
+from keras_transformer.export.load import ExportLimits
 from keras_transformer.serving.limits import Limits
 from keras_transformer.serving.protocol import Input
 from keras_transformer.serving.server import build_server, listen
@@ -46,8 +47,7 @@ class FakeModel:
     version = 7
     metadata: dict = {"signature_def": {"signature_def": {}}}  # noqa: RUF012
 
-    max_batch_size = None
-    limits = None
+    limits = ExportLimits(max_batch_size=1000, max_source_length=256, end_id=3)
     newer = None
 
     def __init__(self, seconds=0.0, attend=True, warm_up=()):

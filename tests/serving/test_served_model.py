@@ -88,22 +88,6 @@ def test_server_runs_every_signature(port):
     assert (len(answer["outputs"][0]), len(answer["outputs"][0][0])) == (3, 24)
 
 
-def test_server_runs_a_signature_with_outputs_of_unknown_rank(tmp_path):
-    @tf.function(input_signature=[tf.TensorSpec([None], tf.string, "inputs")])
-    def repeat(inputs):
-        return {"outputs": tf.compat.v1.placeholder_with_default(inputs, None)}
-
-    module = tf.Module()
-    module.repeat = repeat
-    tf.saved_model.save(module, tmp_path / "1", {"serving_default": repeat})
-    model = ServedModel(tmp_path, "odd", allow_unsafe=True)
-    (output,) = model._signatures["serving_default"].structured_outputs.values()
-    assert output.shape.rank is None
-    with served(model, Limits(request_timeout=20)) as port:
-        for texts in (["a"], ["b", "c"]):
-            assert predict(port, {"inputs": texts}, "odd") == (200, {"outputs": texts})
-
-
 @pytest.mark.parametrize("row", [[7, 9, 3], [7] * 3_000 + [3]])
 def test_estimated_values_are_exact_for_encode(model, row):
     columns = {"source_ids": [row, row]}

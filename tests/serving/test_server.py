@@ -273,7 +273,7 @@ def test_concurrent_requests_share_batches():
 
 def test_server_respects_the_batch_size_of_the_export():
     model = FakeModel()
-    model.max_batch_size = 2
+    model.limits = model.limits.model_copy(update={"max_batch_size": 2})
     with served(model, Limits()) as port:
         assert predict(port, {"inputs": ["a"] * 5})[0] == 200
     assert model.batches == [2, 2, 1]
