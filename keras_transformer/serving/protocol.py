@@ -15,13 +15,6 @@ DEFAULT_SIGNATURE = "serving_default"
 _KEYS = {"signature_name", "instances", "inputs"}
 
 
-class Input(NamedTuple):
-    """Type of an input of a signature."""
-
-    dtype: str  # "string" or "int32"
-    rank: int  # 1: a value per row; 2: a list per row
-
-
 class Request(NamedTuple):
     """A parsed request."""
 
@@ -34,7 +27,7 @@ def parse_request(body, signatures, limits):
     """Returns the `Request` in a body, bytes of JSON, or raises a `RequestError`.
 
     `signatures` maps each signature's name to its inputs, a mapping of names to
-    `Input`.
+    `"string"` for a text per row, or `"int32"` for a list of ids per row.
     """
     fields = _parse_object(body)
     name = fields.get("signature_name", DEFAULT_SIGNATURE)
@@ -160,10 +153,10 @@ def _check_columns(columns, inputs, limits):
             f"A request must have at most {limits.max_texts} rows. Received: {num_rows}"
         )
     for name, values in columns.items():
-        if inputs[name].dtype == "string":
+        if inputs[name] == "string":
             columns[name] = [_encode_text(name, value, limits) for value in values]
         else:
-            _check_ids(name, values, inputs[name], limits)
+            _check_ids(name, values, limits)
 
 
 def _encode_text(name, value, limits):
@@ -197,9 +190,7 @@ def _encode_text(name, value, limits):
     return value
 
 
-def _check_ids(name, rows, kind, limits):
-    if kind.rank != 2:
-        raise invalid(f"Input {name} is not supported by this server")
+def _check_ids(name, rows, limits):
     for row in rows:
         if not isinstance(row, list) or len(row) != len(rows[0]):
             raise invalid(f"The rows of input {name} must be lists of equal length")

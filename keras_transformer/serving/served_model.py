@@ -1,6 +1,7 @@
 """A SavedModel with the interface that the server needs."""
 
 import contextlib
+import itertools
 import math
 import os
 import pathlib
@@ -12,7 +13,6 @@ from keras_transformer.errors import NOT_FINITE, ModelError
 from keras_transformer.export.load import load_saved_model
 from keras_transformer.saving.names import newest_version
 from keras_transformer.serving.limits import RequestError, invalid
-from keras_transformer.serving.protocol import Input
 
 _WARM_UP_TEXTS = [b"a", b"a b c d e f g"]
 # An export with `jit_compile` compiles programs for a single row of these lengths. All
@@ -33,7 +33,7 @@ class ServedModel:
         name: Name in URLs.
         version: int.
         inputs: Mapping of each signature's name to its inputs, a mapping of names to
-            `Input`.
+            `"string"` or `"int32"` (see `parse_request`).
         limits: `ExportLimits`.
         metadata: TF-Serving's description of the signatures, as JSON values.
 
@@ -69,7 +69,7 @@ class ServedModel:
         self._signatures = dict(self._loaded.signatures)
         self.inputs = {
             signature: {
-                name: Input(spec.dtype.name, len(spec.shape))
+                name: spec.dtype.name
                 for name, spec in function.structured_input_signature[1].items()
             }
             for signature, function in self._signatures.items()
@@ -114,10 +114,8 @@ class ServedModel:
 
         They can if rows are texts and outputs are not padded to the longest row.
         """
-        kinds = self.inputs[signature].values()
-        return all(kind == Input("string", 1) for kind in kinds) and all(
-            None not in axes for axes in self._output_axes(signature)
-        )
+        axes = itertools.chain(*self._output_axes(signature))
+        return {*self.inputs[signature].values()} == {"string"} and None not in axes
 
     def estimate_values(self, signature, columns):
         """Estimates the number of values in a response before it is computed.
@@ -156,8 +154,7 @@ class ServedModel:
         If XLA compiles the search of single rows, there is a request for each program.
         """
         for signature, inputs in self.inputs.items():
-            kinds = {*inputs.values()}
-            if kinds == {Input("string", 1)}:
+            if "string" in inputs.values():
                 yield signature, dict.fromkeys(inputs, _WARM_UP_TEXTS)
             else:
                 for length in (3, *(_COMPILED_LENGTHS if self._is_compiled else ())):
@@ -176,7 +173,7 @@ class ServedModel:
         try:
             outputs = self._signatures[signature](
                 **{
-                    name: tf.constant(values, kinds[name].dtype)
+                    name: tf.constant(values, kinds[name])
                     for name, values in columns.items()
                 }
             )

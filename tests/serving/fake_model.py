@@ -12,7 +12,6 @@ from waiting import wait_until
 
 from keras_transformer.export.load import ExportLimits
 from keras_transformer.serving.limits import Limits
-from keras_transformer.serving.protocol import Input
 from keras_transformer.serving.server import build_server, listen
 
 # Limits of the server that most tests share.
@@ -27,8 +26,8 @@ LIMITS = Limits(
     max_connections=60,
 )
 PATH = "/v1/models/fake"
-TEXTS = {"inputs": Input("string", 1)}
-PAIRS = {"inputs": Input("string", 1), "targets": Input("string", 1)}
+TEXTS = {"inputs": "string"}
+PAIRS = {"inputs": "string", "targets": "string"}
 
 
 class FakeModel:
@@ -54,7 +53,7 @@ class FakeModel:
         self.inputs = {
             "serving_default": TEXTS,
             "translate_n_best": TEXTS,
-            "translate_ids": {"source_ids": Input("int32", 2)},
+            "translate_ids": {"source_ids": "int32"},
         }
         if attend:
             self.inputs["attend"] = PAIRS
