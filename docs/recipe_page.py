@@ -226,6 +226,8 @@ class Descriptions:
         text = as_code(text.replace("`None`", "`null`"), section.model_fields[name])
         if text.partition(" ")[0].strip(",").isalpha():
             text = text[0].upper() + text[1:]
+        if key == "model.size":
+            text += ". [What they set](model.md)"
         if key == "training.stages":
             text += f". A stage may also set {listing(STAGE_KEYS)}"
         return text.rstrip(".") + "."

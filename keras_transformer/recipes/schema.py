@@ -96,7 +96,7 @@ class ModelSettings(Section, ModelArguments):
     `variations.zero_start_id`, and `timescales` sets `variations.timescales`.
     """
 
-    # tiny, small, base, big, parsing, or a row of Table 3, A1 to E
+    # name of a size: tiny, small, base, big, parsing, or a row of Table 3, A1 to E
     size: str = "base"
     # first input of the decoder: a learned vector, or zeros as in Marian; null: learned
     start: Literal["learned", "zeros"] | None = None

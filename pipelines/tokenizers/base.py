@@ -22,7 +22,7 @@ SPECIAL_PIECES = ("[PAD]", "[UNK]", "[START]", "[END]")
 
 
 class Tokenizer(tf.Module):
-    """Converts text to subword ids and back inside a TensorFlow graph.
+    """Converts text to subword ids and back inside a TensorFlow graph (base class).
 
     A tokenizer is a `tf.Module`, so that an exported SavedModel can track its tables.
     The special ids are 0 (padding), 1 (unknown), 2 (start) and 3 (end), except for the
