@@ -382,15 +382,12 @@ def script_of(character):
     return unicodedata.name(character, "").partition(" ")[0]
 
 
-def _text_boundaries():
-    """Yields the UTF-8 bytes of each character that separates words."""
-    for code in (*range(0x80), *range(0xA0, 0xC0), *range(0x2000, 0x2070)):
-        if not chr(code).isalnum():
-            yield tuple(chr(code).encode())
-
-
 # Word separators of ASCII, Latin-1, and General Punctuation, in UTF-8.
-TEXT_BOUNDARIES = tuple(_text_boundaries())
+TEXT_BOUNDARIES = tuple(
+    tuple(chr(code).encode())
+    for code in (*range(0x80), *range(0xA0, 0xC0), *range(0x2000, 0x2070))
+    if not chr(code).isalnum()
+)
 
 
 def build_text_automaton(tokenizer, texts):

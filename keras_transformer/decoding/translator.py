@@ -43,7 +43,7 @@ from keras_transformer.decoding.compiled import compile_for_ids, parallel_map
 from keras_transformer.decoding.ensemble import Ensemble, build_models
 from keras_transformer.decoding.forbidden import build_text_automaton
 from keras_transformer.decoding.glossary import Glossary, add_unmet
-from keras_transformer.decoding.markup import n_best_marked
+from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import (
     BeamSearch,
     Sampling,
@@ -238,9 +238,7 @@ class Translator:
             DataError: If `<keep>` or `</keep>` lacks the other.
             ModelError: If the model computes NaN.
         """
-        lines = check_texts(lines)
-        found = n_best_marked(self, lines, 1, "text", protect)
-        return [best.text for best, *_ in found]
+        return translate_marked(self, check_texts(lines), "text", protect)
 
     def n_best(self, lines, n=None, prefixes=None, required=None, protected=None):
         """Returns the best translations of each line, with scores.

@@ -12,7 +12,7 @@ from keras_transformer.decoding.alignment import align_units
 from keras_transformer.decoding.batches import check_pairs, check_texts, log_warning
 from keras_transformer.decoding.compiled import parallel_map
 from keras_transformer.decoding.glossary import Glossary, add_unmet
-from keras_transformer.decoding.markup import n_best_marked
+from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import check_at_least
 from keras_transformer.decoding.scoring import PairScore
 from keras_transformer.decoding.spans import PROTECTED
@@ -110,9 +110,7 @@ class ExportedTranslator:
         Returns:
             List of str, one per line.
         """
-        lines = check_texts(lines)
-        found = n_best_marked(self, lines, 1, "text", protect)
-        return [best.text for best, *_ in found]
+        return translate_marked(self, check_texts(lines), "text", protect)
 
     def n_best(self, lines, n=None, protected=None):
         """Like `Translator.n_best`, but without prefixes and required phrases.
