@@ -20,6 +20,7 @@ batch = tokenizer(["Text"], return_tensors="pt", padding=True)
 ids = model.generate(**batch, forced_bos_token_id={target})  # {code}
 print(tokenizer.batch_decode(ids, skip_special_tokens=True))
 ```
+
 """
 
 

@@ -97,18 +97,45 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             _config(model, tokenizer, dtype or "float32"),
             _generation_config(model, tokenizer, translator.search),
         )
-        notes = NOTES.format(
+        models = {MODEL: supported.splitter_model(tokenizer)}
+        usage = NOTES.format(
             source=tokenizer.source_language,
             target=tokenizer.languages[tokenizer.target_language],
             code=tokenizer.target_language,
         )
-        notes += f"\n{_DIFFERENCES}{_list_differences(translator)}"
-        models = {MODEL: supported.splitter_model(tokenizer)}
-        texts = supported.describe(translator, scores, license)
-        return _write(folder, tensors, files, models, texts, notes, dtype)
-    supported.check_translator(
-        translator, folder, "transformers", _VARIATIONS, _ACTIVATIONS
-    )
+    else:
+        supported.check_translator(
+            translator, folder, "transformers", _VARIATIONS, _ACTIVATIONS
+        )
+        tensors, files = _describe_marian(translator, dtype or "float32")
+        models = {
+            f"{side}.spm": supported.splitter_model(each)
+            for side, each in (
+                ("source", tokenizer.source),
+                ("target", translator.target_tokenizer),
+            )
+        }
+        usage = _NOTES.format(architecture=_architecture(model))
+    if dtype is not None:
+        tensors = {name: _half(name, array) for name, array in tensors.items()}
+    texts = supported.describe(translator, scores, license)
+    texts[CARD] += f"\n{usage}{_DIFFERENCES}{_list_differences(translator)}"
+    with replace_folder(folder, must_be_new=True) as temporary:
+        # The library writes the memory of an array, whatever its strides.
+        tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
+        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
+        for name, content in files.items():
+            texts[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, text in texts.items():
+            (temporary / name).write_text(text, encoding="utf-8")
+        for name, content in models.items():
+            (temporary / name).write_bytes(content)
+    return folder
+
+
+def _describe_marian(translator, dtype):
+    """Like `describe_fairseq`, for a `MarianMTModel` or Pegasus and its tokenizer."""
+    model, tokenizer = translator.model, translator.tokenizer
     if tokenizer.kind == "marian":
         _check_marian(tokenizer, model)
     if _is_separate(model) and model.normalization == "pre":
@@ -118,9 +145,8 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             "tokenizer.shared=true"
         )
     target = translator.target_tokenizer
-    tensors = _tensors(model, tokenizer)
     files = {
-        "config.json": _config(model, target, dtype or "float32"),
+        "config.json": _config(model, target, dtype),
         "generation_config.json": _generation_config(model, target, translator.search),
         "tokenizer_config.json": {
             "tokenizer_class": "MarianTokenizer",
@@ -135,31 +161,7 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
     }
     if _is_separate(model):
         files["target_vocab.json"] = _vocabulary(target, _num_ids(model))
-    models = {
-        f"{side}.spm": supported.splitter_model(each)
-        for side, each in (("source", tokenizer.source), ("target", target))
-    }
-    texts = supported.describe(translator, scores, license)
-    notes = _notes(translator)
-    return _write(folder, tensors, files, models, texts, notes, dtype)
-
-
-def _write(folder, tensors, files, models, texts, notes, dtype):
-    """Writes arrays, JSON files, SentencePiece models, and the texts of a card."""
-    if dtype is not None:
-        tensors = {name: _half(name, array) for name, array in tensors.items()}
-    texts = {**texts, CARD: f"{texts[CARD]}\n{notes}"}
-    with replace_folder(folder, must_be_new=True) as temporary:
-        # The library writes the memory of an array, whatever its strides.
-        tensors = {name: np.ascontiguousarray(each) for name, each in tensors.items()}
-        save_file(tensors, temporary / "model.safetensors", {"format": "pt"})
-        for name, content in files.items():
-            texts[name] = json.dumps(content, indent=2, ensure_ascii=False) + "\n"
-        for name, text in texts.items():
-            (temporary / name).write_text(text, encoding="utf-8")
-        for name, content in models.items():
-            (temporary / name).write_bytes(content)
-    return folder
+    return _tensors(model, tokenizer), files
 
 
 def _half(name, array):
@@ -171,12 +173,6 @@ def _half(name, array):
     if not np.all(np.abs(array) <= largest):
         raise ExportError(f"{name}: a weight exceeds the range of float16")
     return array.astype("float16")
-
-
-def _notes(translator):
-    """Returns the sections of the model card on transformers."""
-    usage = _NOTES.format(architecture=_architecture(translator.model))
-    return usage + _DIFFERENCES + _list_differences(translator)
 
 
 def _list_differences(translator):
