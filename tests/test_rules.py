@@ -101,7 +101,7 @@ WITHOUT_TENSORFLOW = (
     *("decoding.batches", "machine", "runs.report"),
     *("decoding.beam_search", "decoding.cache", "decoding.constraints"),
     *("decoding.ensemble", "decoding.forbidden", "decoding.incremental"),
-    *("decoding.markup", "decoding.spans"),
+    *("decoding.markup", "decoding.markup_parser", "decoding.spans"),
     *("decoding.glossary", "decoding.steering"),
     *("decoding.loop", "decoding.options", "decoding.required"),
     *("decoding.sampling", "decoding.scoring", "decoding.search"),

@@ -21,7 +21,7 @@ _UNTRANSLATED = {"script", "style", "pre", "textarea", "template", "svg", "math"
 
 def find_html_texts(text, path, has_attributes=False):
     # Imported here because it loads Keras.
-    from keras_transformer.decoding.markup import TagParser, is_untranslated
+    from keras_transformer.decoding.markup_parser import TagParser, is_untranslated
 
     found = TagParser(text).found
     if text.strip() and all(kind == "text" for _, kind, *_ in found):
