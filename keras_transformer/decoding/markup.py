@@ -146,7 +146,7 @@ def n_best_marked(translator, texts, n, syntax, protect, name=None):
 def _align(translator, pairs):
     """Returns the aligned words of (source, translation) pairs, or none."""
     if pairs and hasattr(translator, "align"):
-        # An ensemble has no alignments, nor have some exports.
+        # An ensemble has no alignments.
         with contextlib.suppress(ModelError):
             return without_warnings(translator).align(
                 *map(list, zip(*pairs, strict=True))

@@ -216,7 +216,6 @@ class ExportedTranslator:
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
-            ModelError: If the export is too old to have the signature.
         """
         sources, targets = check_pairs(sources, targets)
 
@@ -244,7 +243,6 @@ class ExportedTranslator:
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
-            ModelError: If the export is too old to have the signature.
         """
         sources, targets = check_pairs(sources, targets)
 
@@ -267,7 +265,6 @@ class ExportedTranslator:
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.
-            ModelError: If the export is too old to have the signature.
         """
         aligned = []
         for index, found in enumerate(self.attend(sources, targets)):
@@ -292,14 +289,6 @@ class ExportedTranslator:
         (found,) = self.attend([""], [""])
         return [] if found is None else found[0]
 
-    def _signature(self, name):
-        """Returns the signature `name`, or raises `ModelError` if there is none."""
-        if name not in self._loaded.signatures:
-            raise ModelError(
-                f"{self.path}: has no signature {name}. Export the model again"
-            )
-        return self._loaded.signatures[name]
-
     def _run(self, name, columns, results_of, cut_message=None):
         """Runs a signature on batches of texts of similar lengths.
 
@@ -307,7 +296,7 @@ class ExportedTranslator:
         one result per row of a batch. `cut_message` is a warning about each text that
         the export has cut.
         """
-        signature = self._signature(name)
+        signature = self._loaded.signatures[name]
         lengths = [max(map(len, row)) for row in zip(*columns.values(), strict=True)]
         order = sorted(range(len(lengths)), key=lengths.__getitem__)
         batches = [

@@ -196,8 +196,7 @@ def compute_export_attention(translator, source, target):
         `Attention` with only that matrix.
 
     Raises:
-        ModelError: If a text is blank or too long, or the export has no signature
-            `attend`.
+        ModelError: If a text is blank or too long.
     """
     _check_texts(source, target)
     (found,) = translator.attend([source], [target])

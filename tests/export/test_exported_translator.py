@@ -1,7 +1,5 @@
 """`open_model` on a SavedModel export, against the `Translator` of the same model."""
 
-import types
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -127,22 +125,6 @@ def test_attention_matches_the_mean_of_the_model(exported, tiny_model):
             found.select(**options)
     with pytest.raises(ModelError, match=r"exceeds the export.s limits"):
         visualization.compute_export_attention(exported, source * 9, target)
-
-
-def test_export_with_one_signature_translates_and_names_missing_ones(
-    exported, monkeypatch
-):
-    serve = exported._loaded.signatures["serving_default"]
-    early = types.SimpleNamespace(signatures={"serving_default": serve})
-    monkeypatch.setattr(exported, "_loaded", early)
-    assert len(exported.translate(TEXTS)) == len(TEXTS)
-    for call in (
-        lambda: exported.n_best(TEXTS, 2),
-        lambda: exported.score(TEXTS, TARGETS),
-        lambda: exported.align(TEXTS, TARGETS),
-    ):
-        with pytest.raises(ModelError, match=r"has no signature \w+. Export the model"):
-            call()
 
 
 def test_messages_about_a_saved_model_name_it(tiny_export):
