@@ -26,10 +26,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     pieces_by_type,
 )
 
-# Limits the memory of cached words and splits to about 100 MB.
-_MAX_CACHED = 100_000
-# Splits of words with more symbols rarely repeat, so they are not cached.
-_MAX_CACHED_SYMBOLS = 32
+_MAX_CACHED = 100_000  # words
 
 
 class _Word(NamedTuple):
@@ -68,7 +65,6 @@ class BpeDropout:
         words = f"{SPACE_MARK}[^{SPACE_MARK}]*|[^{SPACE_MARK}]+"
         self._words = re.compile("(?s:.+)" if spans_words else words)
         self._word = functools.lru_cache(_MAX_CACHED)(self._look_up)
-        self._cached_merge = functools.lru_cache(_MAX_CACHED)(self._merge)
 
     def sample(self, texts, dropout, seed):
         """Splits texts (list of str, escaped) into subwords at random.
@@ -83,7 +79,7 @@ class BpeDropout:
         words = list(itertools.chain.from_iterable(rows))
         ids = [word.ids for word in words]
         for number, skips in _draw(words, dropout, seed).items():
-            ids[number] = self._split(words[number], skips)
+            ids[number], _ = self._merge(words[number].symbols, skips)
         text_bounds = np.cumsum([0, *map(len, rows)])
         lengths = np.diff(np.cumsum([0, *map(len, ids)])[text_bounds])
         return np.fromiter(itertools.chain.from_iterable(ids), np.int32), lengths
@@ -91,17 +87,6 @@ class BpeDropout:
     def _look_up(self, word: str):
         symbols = tuple(self._symbol.findall(word))
         return _Word(symbols, *self._merge(symbols, ()))
-
-    def _split(self, word, skips):
-        """Returns the ids of a word without the merges numbered `skips`, sorted."""
-        if len(word.symbols) > _MAX_CACHED_SYMBOLS:
-            return self._merge(word.symbols, skips)[0]
-        tried = word.num_merges
-        for depth, skip in enumerate(skips, start=1):
-            # Merges that are not tried need not be skipped, so few splits are cached.
-            if skip < tried:
-                ids, tried = self._cached_merge(word.symbols, tuple(skips[:depth]))
-        return ids
 
     def _merge(self, symbols, skips):
         """Returns ids without some merges, and the number of merges that are tried."""
