@@ -23,6 +23,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
     SPACE_MARK,
     check_sentencepiece_model,
+    piece_ids,
     spelled_bytes,
 )
 from keras_transformer.pipelines.tokenizers.normalization import clean
@@ -85,14 +86,7 @@ class FairseqTokenizer(Tokenizer):
     ):
         super().__init__()
         checked = check_sentencepiece_model(model)
-        numbers = {piece: n for n, piece in enumerate(pieces) if piece is not None}
-        if len(numbers) < len(pieces) - pieces.count(None):
-            twice = next(
-                piece for n, piece in enumerate(pieces) if numbers.get(piece, n) != n
-            )
-            raise DataError(
-                f"each subword must occur once. Received: {twice!r:.80} twice"
-            )
+        numbers = piece_ids(pieces)
         # `<s>` to `<unk>` have the first ids, so a piece or a language must not.
         free = {n for n, piece in enumerate(pieces) if n > 3 and piece is None}
         if any(pieces[:4]):

@@ -23,6 +23,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     MAX_MODEL_BYTES,
     SPACE_MARK,
     check_sentencepiece_model,
+    piece_ids,
     spelled_bytes,
 )
 from keras_transformer.pipelines.tokenizers.normalization import clean
@@ -86,12 +87,7 @@ class MarianSide(Tokenizer):
 
     def __init__(self, pieces, model, num_pieces, normalization, reserved):
         super().__init__()
-        numbers = {piece: number for number, piece in enumerate(pieces)}
-        if len(numbers) < len(pieces):
-            twice = next(piece for n, piece in enumerate(pieces) if numbers[piece] != n)
-            raise DataError(
-                f"each subword must occur once. Received: {twice!r:.80} twice"
-            )
+        numbers = piece_ids(pieces)
         for piece in (END_PIECE, UNKNOWN):
             if piece not in numbers:
                 raise DataError(f"the vocabulary must contain {piece}")

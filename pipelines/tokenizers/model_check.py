@@ -10,6 +10,7 @@ it read memory outside the table.
 import math
 import struct
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -55,6 +56,17 @@ def pieces_by_type(model: ModelProto) -> dict[int, dict[str, int]]:
 def byte_ids(pieces: dict[int, dict[str, int]]) -> list[int]:
     """Returns the ids of the 256 bytes, given the result of `pieces_by_type`."""
     return [pieces[Piece.BYTE][f"<0x{byte:02X}>"] for byte in range(256)]
+
+
+def piece_ids(pieces: Sequence[str | None]) -> dict[str, int]:
+    """Returns the id of each piece, all of which must differ. `None` is no piece."""
+    numbers = {piece: n for n, piece in enumerate(pieces) if piece is not None}
+    for number, piece in enumerate(pieces):
+        if numbers.get(piece, number) != number:
+            raise DataError(
+                f"each subword must occur once. Received: {piece!r:.80} twice"
+            )
+    return numbers
 
 
 def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelProto:
