@@ -6,6 +6,8 @@ import os
 import random
 from collections.abc import Iterable, Sequence
 
+import tensorflow as tf
+
 from keras_transformer.errors import DataError
 from keras_transformer.pipelines.lines import encode_text
 from keras_transformer.pipelines.tokenizers.base import TEXT, Tokenizer
@@ -32,7 +34,7 @@ _CLASSES = (*_SIDE_CLASSES, *_IMPORTED_CLASSES)
 _SIDE_FOLDERS = ("source", "target")
 
 
-class SeparateTokenizers(Tokenizer):
+class SeparateTokenizers(tf.Module):
     """The tokenizers of a model with separate vocabularies.
 
     It acts as the source tokenizer, and its attribute `target` is the other one. Only
@@ -53,51 +55,25 @@ class SeparateTokenizers(Tokenizer):
                 "the tokenizers of source and target must be of the same kind. "
                 f"Received: {source.kind} and {target.kind}"
             )
-        self.kind = source.kind
-        self.vocabulary_size = source.vocabulary_size
-        self._source = source
-        self._target = target
+        self.source = source
+        self.target = target
 
-    @property
-    def text(self):
-        return self._source.text
+    def __getattr__(self, name):
+        # While it is created or copied, it has no source yet.
+        if name.startswith("_") or name in _SIDE_FOLDERS:
+            raise AttributeError(name)
+        return getattr(self.source, name)
 
-    @property
-    def source(self):
-        return self._source
-
-    @property
-    def target(self):
-        return self._target
-
-    @property
-    def split_language_prefix(self):
-        return getattr(self._source, "split_language_prefix", None)
-
-    def tokenize(self, strings):
-        return self._source.tokenize(strings)
-
-    def sample(self, strings, dropout, seed):
-        return self._source.sample(strings, dropout, seed)
-
-    def detokenize(self, ids):
-        return self._source.detokenize(ids)
-
-    def pieces(self) -> list[str]:
-        return self._source.pieces()
-
-    def piece_bytes(self) -> list[bytes]:
-        return self._source.piece_bytes()
+    def __reduce__(self):
+        return SeparateTokenizers, (self.source, self.target)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Writes the tokenizers into `folder/source` and `folder/target`."""
-        for side, tokenizer in zip(
-            _SIDE_FOLDERS, (self._source, self._target), strict=True
-        ):
-            tokenizer.save(os.path.join(folder, side))
+        for side in _SIDE_FOLDERS:
+            getattr(self, side).save(os.path.join(folder, side))
 
     def fingerprint(self) -> str:
-        both = f"{self._source.fingerprint()} {self._target.fingerprint()}"
+        both = f"{self.source.fingerprint()} {self.target.fingerprint()}"
         return hashlib.sha256(both.encode()).hexdigest()
 
 
