@@ -198,6 +198,19 @@ def measure_lines(path: str | os.PathLike) -> tuple[int, bool]:
     return count + (not chunk.endswith(b"\n")), bool(has_crlf)
 
 
+def check_aligned(*paths: str | os.PathLike) -> None:
+    """Raises `DataError` unless files have the same number of lines, at least 1."""
+    counts = [count_lines(path) for path in paths]
+    for path, count in zip(paths, counts, strict=True):
+        if not count:
+            raise DataError(f"{path}: the file is empty")
+        if count != counts[0]:
+            raise DataError(
+                f"{paths[0]} and {path} must have the same number of lines. Received: "
+                f"{counts[0]} and {count}"
+            )
+
+
 def content_hash(path: str | os.PathLike) -> str:
     """Returns the SHA-256 of a file's bytes, in hexadecimal."""
     with open_regular(path, DataError) as file:

@@ -119,17 +119,9 @@ def score_in_chunks(translator, pairs, warnings, total=None, skip=0):
 
 def stream_parallel_lines(*paths):
     """Yields tuples of lines of files that are aligned line by line."""
-    from keras_transformer.pipelines.lines import read_lines
+    from keras_transformer.pipelines.lines import check_aligned, read_lines
 
-    counts = [measure(path)[0] for path in paths]
-    for path, count in zip(paths, counts, strict=True):
-        if count == 0:
-            raise DataError(f"{path}: the file is empty")
-        if None not in (count, counts[0]) and count != counts[0]:
-            raise DataError(
-                f"{paths[0]} and {path} must have the same number of lines. Received: "
-                f"{counts[0]} and {count}"
-            )
+    check_aligned(*filter(is_seekable_file, paths))
     rows = itertools.zip_longest(*map(read_lines, paths))
     number = 0
     for number, row in enumerate(rows, 1):

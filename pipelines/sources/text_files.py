@@ -1,6 +1,7 @@
 """Sources of sentence pairs: text files, plain or compressed."""
 
 import csv
+import functools
 import itertools
 import json
 import re
@@ -8,7 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from xml.etree import ElementTree
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.lines import content_hash, count_lines, read_lines
+from keras_transformer.pipelines.lines import (
+    check_aligned,
+    content_hash,
+    count_lines,
+    read_lines,
+)
 from keras_transformer.pipelines.sources.base import (
     Pair,
     Pairs,
@@ -20,14 +26,6 @@ from keras_transformer.untrusted import require_regular
 
 # A TSV file with quotes around all cells of so many lines is taken for CSV.
 _QUOTED_LINES = 100
-
-
-class _LineCounts(dict):
-    """Numbers of lines by path, each counted on first use. It can be pickled."""
-
-    def __missing__(self, path):
-        self[path] = count_lines(path)
-        return self[path]
 
 
 class TextFiles(Pairs):
@@ -57,7 +55,7 @@ class TextFiles(Pairs):
         self.source = as_paths(source)
         self.target = as_paths(target)
         self._alignments = None if alignments is None else as_paths(alignments)
-        self._num_lines = _LineCounts()
+        self._num_lines = functools.cache(count_lines)
         if not self.source or len(self.source) != len(self.target):
             raise DataError(
                 "source and target must have the same number of files, at least one. "
@@ -68,14 +66,7 @@ class TextFiles(Pairs):
 
     def __iter__(self) -> Iterator[Pair]:
         for paths in zip(self.source, self.target, strict=True):
-            counts = [count_lines(path) for path in paths]
-            if 0 in counts:
-                raise DataError(f"{paths[counts.index(0)]}: the file is empty")
-            if counts[0] != counts[1]:
-                raise DataError(
-                    f"{paths[0]} and {paths[1]} must have the same number of lines. "
-                    f"Received: {counts[0]} and {counts[1]}"
-                )
+            check_aligned(*paths)
         for source, target in zip(self.source, self.target, strict=True):
             yield from zip(
                 read_lines(source, errors="drop"),
@@ -91,11 +82,11 @@ class TextFiles(Pairs):
         return self._locate(number, self.target)
 
     def _locate(self, number, paths):
-        files = ((path, range(1, self._num_lines[path] + 1)) for path in paths)
+        files = ((path, range(1, self._num_lines(path) + 1)) for path in paths)
         return locate_in_files(number, files)
 
     def num_pairs(self) -> int:
-        return sum(self._num_lines[path] for path in self.source)
+        return sum(map(self._num_lines, self.source))
 
     def fingerprint(self) -> str:
         """Returns a string that changes with the content and the order of the files."""
@@ -106,13 +97,8 @@ class TextFiles(Pairs):
         if self._alignments is None:
             return None
         # Before anything is encoded.
-        for source, path in zip(self.source, self._alignments, strict=True):
-            counts = count_lines(source), count_lines(path)
-            if counts[0] != counts[1]:
-                raise DataError(
-                    f"{source} and {path} must have the same number of lines. "
-                    f"Received: {counts[0]} and {counts[1]}"
-                )
+        for paths in zip(self.source, self._alignments, strict=True):
+            check_aligned(*paths)
         files = zip(self.source, self.target, self._alignments, strict=True)
         return itertools.chain.from_iterable(
             map(_read_alignments, *zip(*files, strict=True))
@@ -149,7 +135,7 @@ class PairLines(Pairs):
         self.paths = as_paths(paths)
         self.source = source
         self.target = target
-        self._num_lines = _LineCounts()
+        self._num_lines = functools.cache(count_lines)
         if not self.paths:
             raise DataError("`paths` must contain at least one file. Received: none")
 
@@ -180,14 +166,14 @@ class PairLines(Pairs):
     def locate(self, number: int) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
         first, ends = self._num_header_lines + 1, self._num_lines
-        files = ((path, range(first, ends[path] + 1)) for path in self.paths)
+        files = ((path, range(first, ends(path) + 1)) for path in self.paths)
         return locate_in_files(number, files)
 
     def num_pairs(self) -> int | None:
         if self.is_xml:
             return None
         return sum(
-            self._num_lines[path] - self._num_header_lines for path in self.paths
+            self._num_lines(path) - self._num_header_lines for path in self.paths
         )
 
     def fingerprint(self) -> str:
