@@ -151,18 +151,9 @@ class BothDirections(Pairs):
         )
 
 
-# Methods that an iterable may define without inheriting from `Pairs`.
-_METHODS = [name for name in vars(Pairs) if not name.startswith("_")]
-
-
 class _IterablePairs(Pairs):
     def __init__(self, pairs: Iterable[Pair]):
         self._pairs = pairs
-        for name in _METHODS:
-            # Only methods of the class count. An instance attribute, such as a stored
-            # tokenizer, may have the same name.
-            if callable(getattr(type(pairs), name, None)):
-                setattr(self, name, getattr(pairs, name))
 
     def __iter__(self):
         return iter(self._pairs)
@@ -171,8 +162,7 @@ class _IterablePairs(Pairs):
 def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
     """Wraps an iterable as `Pairs`. A `Pairs` is returned unchanged.
 
-    If the iterable's class defines methods of `Pairs`, such as `fingerprint`, they
-    replace the defaults. A wrapped iterator, unlike a list, can be read only once.
+    A wrapped iterator, unlike a list, can be read only once.
 
     Returns:
         `Pairs`.

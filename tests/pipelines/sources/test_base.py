@@ -7,7 +7,6 @@ import numpy as np
 from keras_transformer.pipelines import (
     BothDirections,
     MixedPairs,
-    Pairs,
     TextFiles,
     as_pairs,
 )
@@ -28,26 +27,6 @@ def test_as_pairs_wraps_a_list_with_the_defaults():
     assert list(pairs.symbols()) == []
     assert pairs.tokenizer() is None
     assert pairs.id_chunks(None) is None
-
-
-def test_as_pairs_keeps_the_methods_of_other_classes():
-    """Attributes with the same names, which are not methods, are ignored."""
-
-    class Dataset(list):
-        weights = np.ones(2)
-        symbols = property(len)
-
-        def locate(self, number):
-            return f"row {number} of {len(self)}"
-
-    dataset = Dataset(PAIRS)
-    dataset.tokenizer = str.split
-    pairs = as_pairs(dataset)
-    assert isinstance(pairs, Pairs) and list(pairs) == PAIRS
-    assert pairs.locate(1) == "row 1 of 2"
-    assert pairs.weights(np.array([1])) is None
-    assert pairs.fingerprint() is None and pairs.tokenizer() is None
-    assert pairs.symbols() == []
 
 
 def test_both_directions_yields_each_pair_and_its_swap():
