@@ -181,7 +181,7 @@ def write_text(plan, output):
     from keras_transformer.runs.corpora import load_pairs
 
     splits = {}
-    for name, pairs in load_pairs(plan.recipe).items():
+    for name, pairs in load_pairs(plan.recipe.data).items():
         kept = [pair for pair in pairs if all(pair)]
         splits[name] = {
             side: str((output / "text" / f"{name}.{side}").resolve()) for side in SIDES

@@ -172,7 +172,7 @@ def read_sources(path, text=None):
         from keras_transformer.recipes import load_recipe
         from keras_transformer.runs.corpora import load_pairs
 
-        pairs = load_pairs(load_recipe(path, ["data.held_out=1000"]))["test"]
+        pairs = load_pairs(load_recipe(path, ["data.held_out=1000"]).data)["test"]
         return [source for source, _ in pairs][:LINES]
     from keras_transformer.pipelines.lines import read_lines
 

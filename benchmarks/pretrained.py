@@ -160,7 +160,7 @@ def _evaluate(translator, recipe, samples):
 
     Prints `samples` sentences with their translations and references.
     """
-    splits = load_pairs(recipe)
+    splits = load_pairs(recipe.data)
     split = "test" if "test" in splits else "validation"
     sources, references = map(list, zip(*splits[split], strict=True))
     hypotheses = translator.translate(sources)

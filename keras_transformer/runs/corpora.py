@@ -112,7 +112,7 @@ def check_lengths(recipe):
 def check_corpora(recipe):
     """Checks a recipe's text as far as this is quick."""
     check_lengths(recipe)
-    for pairs in load_pairs(recipe).values():
+    for pairs in load_pairs(recipe.data).values():
         pairs.fingerprint()
 
 
@@ -286,13 +286,18 @@ def load_scored_pairs(recipe, split):
 
     Pairs with an empty side, or a side that is not UTF-8, are omitted.
     """
-    return scored_texts(recipe, load_pairs(recipe)[split], split)
+    return scored_texts(recipe, load_pairs(recipe.data)[split], split)
 
 
 def scored_texts(recipe, pairs, split):
     """Returns sources and references (see `load_scored_pairs`) of `Pairs`."""
-    pairs = nonempty_pairs(pairs, split)
-    sources, references = map(list, zip(*pairs, strict=True))
+    # A line that is not UTF-8 is `None`.
+    kept = [pair for pair in pairs if all(text and text.strip() for text in pair)]
+    if not kept:
+        raise DataError(
+            f"data.{split} must contain at least one pair of texts that are not empty"
+        )
+    sources, references = map(list, zip(*kept, strict=True))
     return sources, strip_languages(recipe.tokenizer.kind, references)
 
 
@@ -306,26 +311,11 @@ def strip_languages(kind, references):
     return [TEXT_PREFIX.sub("", each) for each in references]
 
 
-def nonempty_pairs(pairs, split):
-    """Returns the pairs whose sides are both UTF-8 text and not empty, at least one."""
-    # A line that is not UTF-8 is `None`.
-    kept = [pair for pair in pairs if all(text and text.strip() for text in pair)]
-    if not kept:
-        raise DataError(
-            f"data.{split} must contain at least one pair of texts that are not empty"
-        )
-    return kept
+def load_pairs(data):
+    """Returns the sentence pairs of a section `data` as a dict of splits to `Pairs`.
 
-
-def load_pairs(recipe):
-    """Returns a recipe's sentence pairs as a dict of splits to `Pairs`.
-
-    The splits are `"train"`, `"validation"` and `"test"`, if the recipe has them.
+    The splits are `"train"`, `"validation"` and `"test"`, if the section has them.
     """
-    return _load_pairs(recipe.data)
-
-
-def _load_pairs(data):
     if data.kind == "mixed":
         return _mix(data.train)
     if data.kind == "none":
@@ -377,7 +367,7 @@ def _mix(corpora):
     """Returns the pairs of a recipe's corpora as a dict of splits to `MixedPairs`."""
     parts = {}
     for name, corpus in zip(_corpus_names(corpora), corpora, strict=True):
-        for split, pairs in _load_pairs(corpus).items():
+        for split, pairs in load_pairs(corpus).items():
             # A corpus that swaps its pairs also puts its tag in front of targets.
             given = getattr(corpus, split, None)
             if getattr(given, "bidirectional", False):

@@ -70,7 +70,7 @@ def plan_training(recipe):
     machine = find_machine()
     configure_threads(settings.parallel_parts, machine.cores)
     first = _FirstPairs()
-    text = _text_size(recipe, first)
+    text = _text_size(recipe.data, first)
     model = _training_model(recipe)
     parameters = model.transformer.count_params()
     with automatic_bfloat16(settings.mixed_precision == "bfloat16_matmul"):
@@ -167,25 +167,21 @@ class _FirstPairs:
         return {"dropped": f"{checked}: {report}"}
 
 
-def _text_size(recipe, first):
+def _text_size(data, first):
     """Returns the `TextSize` of the training text, or `None` if it is not measured.
 
     As in training, pairs with an empty side do not count. Their number is extrapolated
     from the first pairs, which `first` counts. Datasets that would have to be
     downloaded are not read.
     """
-    data = recipe.data
     if data.kind == "mixed":
-        sizes = [
-            _text_size(recipe.model_copy(update={"data": each}), first)
-            for each in data.train
-        ]
+        sizes = [_text_size(each, first) for each in data.train]
         return None if None in sizes else mixture_size(data, sizes)
     if data.kind == "tfds":
         return None
     if data.kind == "hf":
         data = data.model_copy(update={"streaming": True})
-    splits = load_pairs(recipe.model_copy(update={"data": data}))
+    splits = load_pairs(data)
     next(iter(splits.get("validation", ())), None)
     pairs, size = splits["train"], measure_training_text(data)
     tokenizer = pairs.tokenizer()

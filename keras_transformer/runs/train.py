@@ -201,7 +201,7 @@ class _Run:
             import tensorflow as tf
 
             tf.config.experimental.enable_op_determinism()
-        self.pairs = pairs = load_pairs(self.recipe)
+        self.pairs = pairs = load_pairs(self.recipe.data)
         self.workers.broadcast_from_chief(
             lambda: prepare_corpora(
                 *(self.recipe, self.folder, pairs, self.has_begun, progress)

@@ -112,7 +112,7 @@ def test_fine_tuning_keeps_the_vocabulary(initial_run, fine_tuning):
     tokenizer = pipelines.load_tokenizer(fine_tuned_run / "tokenizer")
     corpus = pipelines.EncodedCorpus.load(fine_tuned_run / "cache" / "train")
     recipe = load_recipe(fine_tuned_run / "config.yaml")
-    pairs = itertools.islice(load_pairs(recipe)["train"], 3)
+    pairs = itertools.islice(load_pairs(recipe.data)["train"], 3)
     for number, (_, target) in enumerate(pairs):
         (ids,) = tokenizer.tokenize([target]).to_list()
         assert corpus.pair(number)[1].tolist() == [*ids, tokenizer.end_id]

@@ -75,7 +75,7 @@ def preset(translator, tmp_path_factory):
 
 def test_each_tokenizer_is_learned_from_its_side(run, translator):
     recipe = load_recipe(run / "config.yaml")
-    sides = [[*texts] for texts in zip(*load_pairs(recipe)["train"], strict=True)]
+    sides = [[*texts] for texts in zip(*load_pairs(recipe.data)["train"], strict=True)]
     for name, texts, size in zip(("source", "target"), sides, (370, 380), strict=True):
         own = pipelines.train_tokenizer(
             "bpe", texts, size, split_digits=True, text=translator.tokenizer.text
@@ -196,12 +196,12 @@ def test_given_models_are_used_for_their_sides(translator, tmp_path):
         f"tokenizer.model={tmp_path}/target/tokenizer.model",
     )
     recipe = separate_recipe(*models)
-    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
     used = pipelines.load_tokenizer(tmp_path / "run" / "tokenizer")
     assert used.fingerprint() == translator.tokenizer.fingerprint()
     wrong = separate_recipe(*models, "tokenizer.source_vocabulary_size=99")
     with pytest.raises(DataError, match=r"Set tokenizer.source_vocabulary_size=370"):
-        prepare_corpora(wrong, tmp_path / "other", load_pairs(wrong))
+        prepare_corpora(wrong, tmp_path / "other", load_pairs(wrong.data))
 
 
 def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
@@ -225,7 +225,7 @@ def test_records_have_the_vocabulary_of_each_side(translator, tmp_path):
     data = f"data={{kind: records, train: {tmp_path}}}"
 
     def prepare(recipe, name):
-        prepare_corpora(recipe, tmp_path / name, load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / name, load_pairs(recipe.data))
         corpus = pipelines.EncodedCorpus.load(tmp_path / name / "cache" / "train")
         return [ids.tolist() for ids in corpus.pair(0)]
 

@@ -43,7 +43,7 @@ def exported(tmp_path_factory):
     recipe = load_recipe("phrases", SETTINGS)
     train(recipe, folder / "run", progress=False)
     translator = kt.open_model(folder / "run")
-    pairs = list(load_pairs(recipe)["validation"])
+    pairs = list(load_pairs(recipe.data)["validation"])
     return translator, export_marian(translator, folder / "exported"), pairs
 
 

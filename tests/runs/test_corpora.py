@@ -38,7 +38,7 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path):
     tokenizer.save(tmp_path)
     settings = f"tokenizer={{model: {tmp_path}/tokenizer.model, vocabulary_size: 300}}"
     recipe = load_recipe("files", [data, settings])
-    pairs = load_pairs(recipe)
+    pairs = load_pairs(recipe.data)
     prepare_corpora(recipe, tmp_path / "run", pairs)
     used, corpora = load_corpora(recipe, tmp_path / "run", pairs)
     assert used.fingerprint() == tokenizer.fingerprint()
@@ -48,7 +48,7 @@ def test_run_uses_the_given_tokenizer_and_pairs(data, tokenizer, tmp_path):
 
 def test_settings_of_the_text_are_stored_with_a_new_vocabulary(data, tmp_path):
     recipe = load_recipe("files", [data, "tokenizer.vocabulary_size=300"])
-    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
     settings = json.loads((tmp_path / "run" / "tokenizer" / "text.json").read_text())
     assert settings == {
         **{"normalization": True, "sentences": True, "scripts": ["Latin"]},
@@ -60,13 +60,13 @@ def test_settings_of_the_text_are_stored_with_a_new_vocabulary(data, tmp_path):
 
 def test_phases_are_reported_in_a_log_file(data, tmp_path, capsys):
     recipe = load_recipe("files", [data, "tokenizer.vocabulary_size=300"])
-    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data), progress=True)
     assert capsys.readouterr() == (
         "",
         "learning the vocabulary: started\nencoding data.train: 20 pairs\n",
     )
     # They are not repeated if their results exist.
-    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe), progress=True)
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data), progress=True)
     assert capsys.readouterr() == ("", "")
 
 
@@ -89,7 +89,7 @@ def test_invalid_validation_text_is_found_first(tmp_path, monkeypatch, text, mes
         ],
     )
     with pytest.raises(DataError, match=message):
-        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
     assert not (tmp_path / "run").exists()
 
 
@@ -111,7 +111,7 @@ def test_text_without_usable_pairs_is_named(tokenizer, tmp_path, split, name):
     ]
     recipe = load_recipe("files", settings)
     with pytest.raises(DataError, match=f"^no {name} examples: 0 of 20 pairs kept"):
-        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
 
 
 def test_learned_positions_cover_the_text(data, tmp_path):
@@ -120,12 +120,12 @@ def test_learned_positions_cover_the_text(data, tmp_path):
     recipe = load_recipe("files", [data, *positions])
     message = r"Received: data\.max_length=256, model\.max_length=40"
     with pytest.raises(RecipeError, match=message):
-        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
     with pytest.raises(RecipeError, match=message):
         plan_training(recipe)
     settings = [*positions, "data.max_length=40", "tokenizer.vocabulary_size=300"]
     recipe = load_recipe("files", [data, *settings])
-    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+    prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
 
 
 @pytest.mark.parametrize(
@@ -144,4 +144,4 @@ def test_invalid_tokenizer_file_is_reported_in_one_line(
     (tmp_path / "text.model").write_text("text")
     recipe = load_recipe("files", [data, f"tokenizer.model={name}"])
     with pytest.raises(DataError, match=message):
-        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))

@@ -60,7 +60,7 @@ def load(corpora, **sections):
 def prepared(corpora, tmp_path):
     """The recipe, its pairs, and the tokenizer and the corpora of the run."""
     recipe = load(corpora)
-    pairs = load_pairs(recipe)
+    pairs = load_pairs(recipe.data)
     prepare_corpora(recipe, tmp_path, pairs)
     return recipe, pairs, *load_corpora(recipe, tmp_path, pairs)
 
@@ -159,7 +159,7 @@ def test_given_vocabulary_must_contain_the_tags(corpora, folder, tmp_path):
     settings = {"model": f"{tmp_path}/tokenizer.model", "vocabulary_size": 290}
     recipe = load(corpora, tokenizer=settings)
     with pytest.raises(DataError, match="no subword for the tag >>fra<<"):
-        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe))
+        prepare_corpora(recipe, tmp_path / "run", load_pairs(recipe.data))
     assert not (tmp_path / "run").exists()
 
 
@@ -201,4 +201,4 @@ def test_validation_measures_each_corpus(prepared, monkeypatch):
 )
 def test_each_corpus_has_its_own_name(tags, names):
     corpora = [{"kind": "tsv", "train": "a", "tag": tag} for tag in tags]
-    assert [*load_pairs(load(corpora))["train"].names] == names
+    assert [*load_pairs(load(corpora).data)["train"].names] == names

@@ -111,7 +111,7 @@ def first_batch(name, folder):
         overrides.append(f"data.data_dir={folder}/tfds")
     recipe, run = load_recipe(name, overrides), folder / "runs" / name
     run.mkdir(parents=True)
-    pairs = corpora.load_pairs(recipe)
+    pairs = corpora.load_pairs(recipe.data)
     corpora.prepare_corpora(recipe, run, pairs)
     corpus = corpora.load_corpora(recipe, run, pairs)[1]["train"]
     inputs, _ = next(iter(pipelines.training_dataset(corpus, 512)))

@@ -65,7 +65,7 @@ def test_log_ends_with_the_scores_of_the_final_model(phrases_run):
     *_, last, final = read_metrics(folder)
     assert final["split"] == "final"
     assert read_final_scores(folder) == final
-    pairs = load_pairs(small_recipe())["validation"]
+    pairs = load_pairs(small_recipe().data)["validation"]
     scored = open_model(folder / "model.keras").score(*zip(*pairs, strict=True))
     assert final["perplexity"] == pytest.approx(compute_perplexity(scored), rel=1e-4)
     assert final["perplexity"] != last["perplexity"]  # of the last checkpoint
@@ -215,7 +215,7 @@ def test_diverging_run_stops_and_names_pairs(tmp_path):
     (row,) = read_metrics(tmp_path)
     assert row["split"] == "skipped"
     pairs = [int(place.removeprefix("pair ")) for place in row["batch"]]
-    all_pairs = list(load_pairs(small_recipe())["train"])
+    all_pairs = list(load_pairs(small_recipe().data)["train"])
     assert len(pairs) > 10
     assert set(pairs) <= set(range(1, len(all_pairs) + 1))
     assert [*checkpoint_paths(tmp_path / "checkpoints")] == [1]
