@@ -95,7 +95,9 @@ def read_json_lines(path, schema, max_bytes=MAX_LOG_BYTES, error=UserError):
     leaves a partial line, so the last line is skipped if it is not JSON.
     """
     lines = read_bytes(path, max_bytes, error).splitlines()
-    if lines and not _is_json(lines[-1]):
+    try:
+        _loads(lines[-1] if lines else "{}")
+    except (ValueError, RecursionError):
         del lines[-1]
     return [
         (line, parse_json(line, schema, f"{path}:{number}", error))
@@ -171,14 +173,6 @@ def _loads(content, finite=True):
         parse_float=parse_float,
         parse_constant=parse_float,
     )
-
-
-def _is_json(line):
-    try:
-        _loads(line)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 def _parse_int(digits):

@@ -273,17 +273,14 @@ def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:
     return tf.stack(sampled, axis=1).merge_dims(0, 1)
 
 
-def _begins_word(tokenizer):
-    """Returns for each id whether it begins a word, bool `[vocabulary_size]`."""
-    return np.array([each.startswith(b" ") for each in tokenizer.piece_bytes()])
-
-
 def _align_subwords(links, chunk, is_kept, begins, sides):
     """Returns the groups of all subwords of a chunk's sides, two uint16 arrays.
 
-    `links` has the links of each pair between words. Words that are linked directly or
-    through others are a group, counted from 1 in each pair. A pair that is not kept, or
-    whose subwords do not begin as many words as its texts have, has no groups.
+    `links` has the links of each pair between words, and `begins` for each side
+    whether an id begins a word, bool `[vocabulary_size]`. Words that are linked
+    directly or through others are a group, counted from 1 in each pair. A pair that is
+    not kept, or whose subwords do not begin as many words as its texts have, has no
+    groups.
     """
     num_segmentations = sides[0].nrows() // len(chunk)
     has_groups = np.repeat(is_kept, num_segmentations)
@@ -361,8 +358,11 @@ def _write_corpus(
             else:  # of other text in an interrupted call
                 (folder / group_file(side)).unlink(missing_ok=True)
             writers.append(_RowWriter(ids, offsets, tokenizer.end_id, groups))
-        begins = [_begins_word(each) for each in tokenizers if alignments is not None]
         if alignments is not None:
+            begins = [
+                np.array([piece.startswith(b" ") for piece in each.piece_bytes()])
+                for each in tokenizers
+            ]
             alignments = itertools.islice(alignments, facts["num_read"], None)
         if report is not None:
             report(facts["num_read"])

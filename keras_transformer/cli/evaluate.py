@@ -118,6 +118,8 @@ def evaluate(
     keras-transformer evaluate runs/mine --test-split
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
+    from keras_transformer.recipes.schema import EvaluationSettings
+
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
@@ -146,7 +148,9 @@ def evaluate(
         if source is None and not test_split:
             raise UserError("pass the text to translate as --source")
         given = {"tokenize": tokenize, "lowercase": lowercase}
-        scoring = _scoring(model, given, metrics)
+        recipe = model.recipe()
+        stored = recipe.evaluation if recipe else EvaluationSettings()
+        scoring = _complete_scoring(given, stored.model_dump(), metrics)
         if test_split:
             sources, *references = _read_test_split(model)
         else:
@@ -211,15 +215,6 @@ def _read_test_split(model):
             "data.train.test if it mixes corpora. Use --source and --reference"
         )
     return load_scored_pairs(recipe, "test")
-
-
-def _scoring(model, given, metrics):
-    """Returns the scoring settings in `given`, with the recipe's as defaults."""
-    from keras_transformer.recipes.schema import EvaluationSettings
-
-    recipe = model.recipe()
-    stored = recipe.evaluation if recipe else EvaluationSettings()
-    return _complete_scoring(given, stored.model_dump(), metrics)
 
 
 def _complete_scoring(given, defaults, metrics=("bleu",)):

@@ -171,9 +171,12 @@ def _next_commands(recipe, run):
     files = None
 
     def path(given):
-        if test:
-            return _shell_path(given[0])
-        return shlex.quote("test" + "".join(pathlib.Path(given[0]).suffixes))
+        path, here = pathlib.Path(given[0]), pathlib.Path.cwd()
+        if not test:
+            path = "test" + "".join(path.suffixes)
+        elif here in path.parents:
+            path = path.relative_to(here)
+        return shlex.quote(str(path))
 
     if data.kind == "trees":
         commands = [f'echo "The dog barks ." | keras-transformer parse {folder}']
@@ -189,12 +192,6 @@ def _next_commands(recipe, run):
     if files:
         commands.insert(0, f"keras-transformer evaluate {folder} {files}")
     return [f"  {command}" for command in commands]
-
-
-def _shell_path(path):
-    """Returns a path for a shell, relative if it is inside the current folder."""
-    path, here = pathlib.Path(path), pathlib.Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if here in path.parents else path))
 
 
 def load_adapted_recipe(*arguments):

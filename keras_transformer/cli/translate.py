@@ -213,7 +213,9 @@ def translate(
     require_output(output, prefix_file, forbid_file, glossary, input_path)
     if resume:
         output = resumable_path(output, input_path)
-    forbidden = [*forbid, *_nonblank_lines(forbid_file)]
+    forbidden = [*forbid]
+    if forbid_file is not None:
+        forbidden += filter(str.strip, input_lines(forbid_file))
     document = None
     kind = document_format(input_path) if input_path is not None else None
     if kind and output and document_format(output) not in (None, kind):
@@ -513,11 +515,6 @@ def _record(job, given, input_path, prefix_file):
         "prefix file": content_hash(prefix_file) if prefix_file else None,
         **{f"value of {name}": value for name, value in options_used.items()},
     }
-
-
-def _nonblank_lines(path):
-    """Returns the lines of a file that are not blank, or none if `path` is `None`."""
-    return [line for line in input_lines(path) if line.strip()] if path else []
 
 
 def _check_prefix_count(prefix_file, input_path, expected):

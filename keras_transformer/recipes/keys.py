@@ -129,7 +129,10 @@ def error_message(error: ValidationError, values: dict) -> str:
     """Returns the message of the first error. Unknown keys come before wrong values."""
     errors = error.errors(include_url=False)
     first = min(errors, key=lambda each: each["type"] != "extra_forbidden")
-    location = _location(first["loc"])
+    location = [str(name) for name in first["loc"]]
+    # In `data`, the second name is the kind of the data.
+    if location[0:1] == ["data"] and location[1:] and location[1] in DATA_KINDS:
+        del location[1]
     section = ""
     if location[:2] == ["training", "stages"] and len(location) > 2:
         section = f"training.stages: stage {int(location[2]) + 1}"
@@ -176,15 +179,6 @@ def _describe(error, key, keys) -> str:
     shown = "null" if received is None else repr(received)
     hint = _NULL_HINTS.get(key, "") if received is None else ""
     return f"{start} {expected}. Received: {shown}{hint}"
-
-
-def _location(loc):
-    """Returns the key names of a pydantic error location.
-
-    In `data`, the second name of a location is the kind of the data. It is removed.
-    """
-    is_kind = len(loc) > 1 and loc[0] == "data" and loc[1] in DATA_KINDS
-    return [str(name) for name in (loc[:1] + loc[2:] if is_kind else loc)]
 
 
 def _data_class(values):

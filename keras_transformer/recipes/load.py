@@ -203,7 +203,10 @@ def _values_of_run(run):
     Returns `None` before the run has begun, or if the recipe cannot be read or lacks
     a section.
     """
-    if run is None or not _has_begun(pathlib.Path(run)):
+    checkpoint = "checkpoints/ckpt-*.npz"
+    # Of a run, and of one inside a folder of `repeat` or `ablate`.
+    signs = (checkpoint, f"seed-*/{checkpoint}", "runs/*-seed*/config.yaml")
+    if run is None or not any(any(pathlib.Path(run).glob(sign)) for sign in signs):
         return None
     try:
         _, values = _read(pathlib.Path(run, "config.yaml"))
@@ -212,13 +215,6 @@ def _values_of_run(run):
         return None
     is_complete = all(isinstance(values.get(name), dict) for name in _TEMPLATE_SECTIONS)
     return values if is_complete else None
-
-
-def _has_begun(folder):
-    """Returns whether a run, or one inside a folder of `repeat` or `ablate`, began."""
-    checkpoint = "checkpoints/ckpt-*.npz"
-    patterns = (checkpoint, f"seed-*/{checkpoint}", "runs/*-seed*/config.yaml")
-    return any(any(folder.glob(pattern)) for pattern in patterns)
 
 
 def _add_template(values: dict, stored) -> None:

@@ -35,16 +35,11 @@ def average_run(folder, last=5, output=None):
     paths = average_checkpoints(model, folder / "checkpoints", last)
     output = pathlib.Path(output) if output else folder / MODEL
     if output.resolve() == (folder / MODEL).resolve():
-        _remove_final_scores(folder)
+        rows = metrics_lines(folder)
+        kept = [line for line, row in rows if row["split"] != FINAL]
+        # Training writes to the file, too, but not while it has final scores.
+        if len(kept) < len(rows):
+            with replace_file(folder / METRICS) as temporary:
+                temporary.write_bytes(b"".join(line + b"\n" for line in kept))
     save_model(model, output, tokenizer.fingerprint())
     return output, paths
-
-
-def _remove_final_scores(folder):
-    """Removes the scores of `model.keras`, which is about to be replaced."""
-    rows = metrics_lines(folder)
-    kept = [line for line, row in rows if row["split"] != FINAL]
-    # Training writes to the file, too, but not while it has final scores.
-    if len(kept) < len(rows):
-        with replace_file(folder / METRICS) as temporary:
-            temporary.write_bytes(b"".join(line + b"\n" for line in kept))

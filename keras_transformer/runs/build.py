@@ -34,7 +34,12 @@ def build_training_model(recipe, tokenizer, initial=None):
     # training starts with it.
     for stage in reversed(stages):
         training_model.change_options(**regularization(stage.settings))
-    optimizer = _optimizer(settings, _schedule(stages, model.d_model))
+    schedules = [_schedule(stage.settings, model.d_model) for stage in stages]
+    schedule = schedules[0]
+    if len(stages) > 1:
+        lengths = [stage.settings.steps for stage in stages]
+        schedule = training.StagedSchedule(schedules, lengths)
+    optimizer = _optimizer(settings, schedule)
     if settings.weight_decay:
         # Only matrices decay, not biases or normalization scales.
         vectors = [each for each in model.trainable_weights if len(each.shape) < 2]
@@ -77,14 +82,7 @@ def _optimizer(settings, schedule):
     )
 
 
-def _schedule(stages, d_model):
-    schedules = [_stage_schedule(stage.settings, d_model) for stage in stages]
-    lengths = [stage.settings.steps for stage in stages]
-    is_one = len(stages) == 1
-    return schedules[0] if is_one else training.StagedSchedule(schedules, lengths)
-
-
-def _stage_schedule(settings, d_model):
+def _schedule(settings, d_model):
     """Returns the learning rate schedule (section 5.3) of one stage."""
     warmup, cooldown = settings.warmup_steps, settings.cooldown_steps
     if settings.schedule == "noam":

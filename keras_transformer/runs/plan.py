@@ -269,10 +269,6 @@ def _describe_steps(recipe, text):
     return f"{steps}, about {describe_epochs(recipe, text)}"
 
 
-def _tokens(stage):
-    return stage.settings.steps * stage.settings.batch_tokens
-
-
 def _computed_tokens(stages):
     """Returns the tokens per side of a run, weighted by their computing time.
 
@@ -280,10 +276,10 @@ def _computed_tokens(stages):
     first stage, with which the speed is measured.
     """
 
-    def passes(stage):
-        return 2 if stage.settings.consistency else 1
-
-    return sum(passes(each) * _tokens(each) for each in stages) / passes(stages[0])
+    settings = [stage.settings for stage in stages]
+    passes = [2 if each.consistency else 1 for each in settings]
+    tokens = [each.steps * each.batch_tokens for each in settings]
+    return np.dot(passes, tokens) / passes[0]
 
 
 def _describe_memory(memory, machine):
