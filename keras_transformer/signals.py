@@ -1,5 +1,6 @@
-"""Handlers of signals."""
+"""Handlers of signals, and calls that signals interrupt."""
 
+import concurrent.futures
 import contextlib
 import signal
 import sys
@@ -25,6 +26,25 @@ def handle_signals(handlers):
         for number, handler in previous.items():
             # Python does not know a handler that a library has set.
             signal.signal(number, handler or signal.SIG_DFL)
+
+
+def call_in_thread(function):
+    """Calls a function that signals could not interrupt, and returns its result.
+
+    Python handles signals in the main thread, but not while it waits inside a library.
+    So another thread calls the function.
+    """
+    future = concurrent.futures.Future()
+
+    def run():
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    # Unlike the threads of an executor, a daemon does not delay the end of the process.
+    threading.Thread(target=run, daemon=True).start()
+    return future.result()
 
 
 def exit_on_signals():

@@ -23,7 +23,9 @@ ALLOWED = {
     "files": {"errors"},
     "untrusted": {"errors"},
     "native_output": set(),
-    "pipelines": {"errors", "files", "untrusted", "native_output", "_imports"},
+    "pipelines": {
+        *("errors", "files", "untrusted", "native_output", "signals", "_imports"),
+    },
     "layers": {"arguments", "numerics"},
     "transformer": {"arguments", "layers", "numerics", "sizes"},
     # Searches receive the model as an argument and never import it.

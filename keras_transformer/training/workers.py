@@ -5,7 +5,6 @@ worker, the chief, writes files. Collective operations keep the workers in step,
 of them must call `broadcast_from_chief`, `all_reduce_sum` and `fit` in the same order.
 """
 
-import concurrent.futures
 import contextlib
 import errno
 import faulthandler
@@ -16,14 +15,13 @@ import os
 import re
 import signal
 import socket
-import threading
 import time
 
 import numpy as np
 import tensorflow as tf
 
 from keras_transformer.errors import WorkerLostError, WorkersError
-from keras_transformer.signals import handle_signals
+from keras_transformer.signals import call_in_thread, handle_signals
 from keras_transformer.training.replicas import default_strategy
 
 logger = logging.getLogger(__name__)
@@ -172,7 +170,7 @@ class Workers:
             array = tf.identity(np.asarray(values, "int32"))
             return self.strategy.reduce("SUM", array, axis=None).numpy().tolist()
 
-        return _call_interruptibly(reduce)
+        return call_in_thread(reduce)
 
     def distribute(self, dataset):
         """Returns the dataset to pass to `fit`, with this worker's rows of each batch.
@@ -282,25 +280,6 @@ def _is_reachable(address):
 def _host_and_port(address):
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
-
-
-def _call_interruptibly(function):
-    """Calls a function that waits for other workers, and returns its result.
-
-    Python handles signals in the main thread, but not while it waits inside TensorFlow.
-    So another thread calls the function.
-    """
-    future = concurrent.futures.Future()
-
-    def run():
-        try:
-            future.set_result(function())
-        except BaseException as error:
-            future.set_exception(error)
-
-    # Unlike the threads of an executor, a daemon does not delay the end of the process.
-    threading.Thread(target=run, daemon=True).start()
-    return future.result()
 
 
 def _is_lost_worker(error):

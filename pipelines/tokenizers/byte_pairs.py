@@ -4,7 +4,6 @@ import functools
 import hashlib
 import io
 import re
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import sentencepiece
@@ -23,6 +22,7 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     spelled_bytes,
 )
 from keras_transformer.pipelines.tokenizers.normalization import normalize_texts
+from keras_transformer.signals import call_in_thread
 from keras_transformer.untrusted import shorten
 
 # SentencePiece writes a space as U+2581 and would decode a U+2581 in a text to a space.
@@ -201,7 +201,7 @@ def train_byte_pairs(
     """
     model = io.BytesIO()
     try:
-        _call_in_thread(
+        train = functools.partial(
             sentencepiece.SentencePieceTrainer.train,
             sentence_iterator=_short_texts(sentences),
             model_writer=model,
@@ -220,6 +220,7 @@ def train_byte_pairs(
             user_defined_symbols=[SPACE_MARK + symbol for symbol in symbols],
             minloglevel=2,
         )
+        call_in_thread(train)
     except RuntimeError as error:
         size, message = f"tokenizer.vocabulary_size={vocabulary_size}", str(error)
         if largest := re.search(r"set it to a value <= (\d+)", message):
@@ -236,23 +237,6 @@ def train_byte_pairs(
             problem = f"training byte pairs with {size} failed: {shorten(message)}"
         raise DataError(problem) from None
     return BytePairTokenizer(model.getvalue())
-
-
-def _call_in_thread(function, **arguments):
-    """Calls a function that Ctrl-C could not interrupt in the main thread."""
-    errors = []
-
-    def call():
-        try:
-            function(**arguments)
-        except BaseException as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
 
 
 def _short_texts(sentences: Iterable[str]) -> Iterator[str]:

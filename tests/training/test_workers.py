@@ -25,7 +25,7 @@ from keras_transformer.pipelines import EncodedCorpus, batch_indices
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs.train import train
 from keras_transformer.saving.load import load_model
-from keras_transformer.training import workers
+from keras_transformer.signals import call_in_thread
 from keras_transformer.training.workers import Workers, wait_for_workers
 
 STEPS = 48
@@ -289,12 +289,12 @@ def test_signals_interrupt_waiting_for_workers():
         previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         try:
-            workers._call_interruptibly(threading.Event().wait)
+            call_in_thread(threading.Event().wait)
         finally:
             signal.signal(signal.SIGALRM, previous)
-    assert workers._call_interruptibly(lambda: 3) == 3
+    assert call_in_thread(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        workers._call_interruptibly(lambda: 1 / 0)
+        call_in_thread(lambda: 1 / 0)
 
 
 TWO = {"worker": ["a:1", "b:1"]}
