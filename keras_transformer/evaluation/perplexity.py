@@ -10,7 +10,7 @@ from keras_transformer.decoding.ensemble import build_models
 from keras_transformer.decoding.scoring import PairScore, score_ids
 
 
-def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
+def perplexity(model, dataset) -> float:
     """Computes a model's perplexity per target subword, as in the paper's Table 3.
 
     All subwords have the same weight, regardless of their batch. The end of a sentence
@@ -18,14 +18,11 @@ def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
 
     Args:
         model: A model that maps `source_ids` and `target_ids` to logits, or a
-            `PairScorer`, which is compiled only once for several calls.
+            `PairScorer`, which is compiled only once for several calls and has more
+            options.
         dataset: Finite iterable of batches `({"source_ids": ..., "target_ids": ...},
             labels)`, integer ids `[batch, length]`. Labels are shifted by one position:
             `target_ids` begin with the start id, and `labels` end with the end id.
-        pad_id: Label that is not counted. If `None`, the model's `pad_id`, or 0 if it
-            has none. Ignored if `model` is a `PairScorer`.
-        unknown_id: Id that replaces labels for which the model has no logits. Ignored
-            if `model` is a `PairScorer`.
 
     Returns:
         The perplexity, a float.
@@ -33,9 +30,7 @@ def perplexity(model, dataset, pad_id=None, unknown_id=1) -> float:
     Raises:
         ValueError: If the dataset contains no target subword.
     """
-    scorer = model
-    if not isinstance(model, PairScorer):
-        scorer = PairScorer(model, pad_id, unknown_id)
+    scorer = model if isinstance(model, PairScorer) else PairScorer(model)
     scores = []
     for inputs, labels in dataset:
         log_probs = scorer(**inputs, labels=labels)

@@ -180,11 +180,6 @@ def draw_curves(folders, path):
     _save(figure, path)
 
 
-def has_metrics(folder):
-    """Returns whether the log of a run contains a metric that `draw_curves` draws."""
-    return bool(_curves(read_metrics(folder)))
-
-
 def _mark_stages(axes, rows_of_runs):
     """Draws a line where a stage begins, with its number if there is only one run."""
     has_one_run = len(rows_of_runs) == 1

@@ -190,8 +190,6 @@ def ablate(recipe, rows, output, scale=1, num_seeds=1, progress=True, on_row=Non
 
 def _train_row(job, progress):
     """Returns the stored result of a row, training it first if necessary."""
-    if (result := job.result()) is not None:
-        return result
     # `train` releases its lock before the row is evaluated, so a second lock is needed.
     with run_folder.create_and_lock(job.folder, ".row.lock"):
         result = job.result()

@@ -11,7 +11,7 @@ import time
 import keras
 
 from keras_transformer import pipelines, training
-from keras_transformer.errors import require_backend
+from keras_transformer.errors import RunError, require_backend
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.interop.peft import write_adapters
 from keras_transformer.pipelines.batching import check_budget
@@ -28,7 +28,7 @@ from keras_transformer.runs.corpora import (
     training_pairs,
 )
 from keras_transformer.runs.cost import training_cost
-from keras_transformer.runs.report import draw_curves, has_metrics
+from keras_transformer.runs.report import draw_curves
 from keras_transformer.runs.validation import (
     build_validator,
     validation_settings,
@@ -45,7 +45,7 @@ from keras_transformer.saving.names import (
     MODEL,
     TOKENIZER,
 )
-from keras_transformer.training.replicas import JaxDevices
+from keras_transformer.training.replicas import jax_devices
 from keras_transformer.training.step_ops import is_jax
 
 logger = logging.getLogger(__name__)
@@ -164,7 +164,7 @@ def _configure_backend(settings, worker_timeout):
             import tensorflow as tf
 
             tf.config.set_visible_devices([], "GPU")
-        with JaxDevices() as workers:
+        with jax_devices() as workers:
             yield workers
         return
     from keras_transformer.training.workers import Workers
@@ -404,7 +404,7 @@ class _Run:
         path = trainer.save_model(MODEL, use_average=False)
         if settings.lora:
             write_adapters(model, self.folder / ADAPTERS, settings.initial_path)
-        if has_metrics(self.folder):
+        with contextlib.suppress(RunError):  # if there is nothing to draw
             draw_curves([self.folder], self.folder / CURVES)
         corpora = [self._training_text(each.text_options)[0] for each in self._stages]
         summary = {

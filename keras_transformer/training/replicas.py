@@ -66,25 +66,19 @@ class SingleProcess:
         return dataset
 
 
-class JaxDevices(SingleProcess):
-    """The `Workers` of a JAX process, which trains on all of its devices.
+@contextlib.contextmanager
+def jax_devices():
+    """Yields the `Workers` of a JAX process, which trains on all of its devices.
 
-    Use it as a context manager around training. Each device then computes some rows of
-    every batch (`keras.distribution.DataParallel`).
+    Inside the context, each device computes some rows of every batch
+    (`keras.distribution.DataParallel`).
     """
-
-    def __init__(self):
-        self.num_replicas = len(keras.distribution.list_devices())
-        self._context = contextlib.nullcontext()
-        if self.num_replicas > 1:
-            self._context = keras.distribution.DataParallel().scope()
-
-    def __enter__(self):
-        self._context.__enter__()
-        return self
-
-    def __exit__(self, *error):
-        return self._context.__exit__(*error)
+    workers, scope = SingleProcess(), contextlib.nullcontext()
+    workers.num_replicas = len(keras.distribution.list_devices())
+    if workers.num_replicas > 1:
+        scope = keras.distribution.DataParallel().scope()
+    with scope:
+        yield workers
 
 
 def _replica_context():

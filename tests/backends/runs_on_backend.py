@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_transformer import pipelines, training
-from keras_transformer.training.replicas import JaxDevices, SingleProcess
+from keras_transformer.training.replicas import SingleProcess, jax_devices
 from keras_transformer.training.step_ops import is_jax
 from keras_transformer.transformer import Transformer
 
@@ -39,7 +39,7 @@ def train(corpus, folder, steps=STEPS, dropout=0.0):
     """Trains a run up to step `steps`."""
     folder.mkdir(exist_ok=True)
     keras.utils.set_random_seed(1)
-    with JaxDevices() if is_jax() else _one_device() as workers:
+    with jax_devices() if is_jax() else _one_device() as workers:
         model = build(int(max(map(np.max, _ids(corpus)))) + 1, dropout)
         calls, transformer = [], model.transformer
         decode = transformer.decoder_output

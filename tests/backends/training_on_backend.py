@@ -17,7 +17,7 @@ from keras_transformer import training
 from keras_transformer.interop.peft import apply_adapters, write_adapters
 from keras_transformer.layers.adapters import add_adapters
 from keras_transformer.training.projected_loss import projected_loss
-from keras_transformer.training.replicas import JaxDevices
+from keras_transformer.training.replicas import jax_devices
 from keras_transformer.training.step_ops import compute_gradients
 from keras_transformer.transformer import Transformer
 
@@ -211,7 +211,7 @@ def check_first_batch():
 
 
 if __name__ == "__main__":
-    with JaxDevices() as devices:
+    with jax_devices() as devices:
         found = {name: results(name) for name in CASES}
         found["projected losses"] = projected_losses()
     if devices.num_replicas == 1:
