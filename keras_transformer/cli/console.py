@@ -14,6 +14,7 @@ import traceback
 
 import typer
 
+import keras_transformer as kt
 from keras_transformer.errors import UserError, install_hint
 from keras_transformer.native_output import hide_native_output
 from keras_transformer.untrusted import escape_controls
@@ -327,11 +328,8 @@ def open_translator(
         warn_unsafe(source, *ensemble)
     load_tensorflow()
     with quiet_libraries():
-        from keras_transformer.opening import open_model
-        from keras_transformer.training import configure_threads
-
-        configure_threads(parallel_parts)
-        opened = open_model(
+        kt.training.configure_threads(parallel_parts)
+        opened = kt.open_model(
             source,
             ensemble=ensemble,
             adapters=adapters,

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from typer import Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.cli.filter import filter
 from keras_transformer.cli.train import train
@@ -55,11 +56,12 @@ def distill(
         return [f"data.train={data}", *overrides]
 
     console.load_tensorflow()
-    from keras_transformer.recipes import load_recipe
     from keras_transformer.runs.folder import has_begun, refuse_other_files
 
     # Errors are found before the translation, which takes longest.
-    load_recipe("student", recipe_keys(dict.fromkeys(kept, source)), None, output)
+    kt.recipes.load_recipe(
+        "student", recipe_keys(dict.fromkeys(kept, source)), None, output
+    )
     if output.is_dir():
         refuse_other_files(output)
     folder.mkdir(parents=True, exist_ok=True)

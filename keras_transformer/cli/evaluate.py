@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
@@ -27,6 +28,7 @@ from keras_transformer.cli.lines import (
     stream_parallel_lines,
 )
 from keras_transformer.errors import DataError, UserError
+from keras_transformer.pipelines.lines import content_hash, read_lines
 
 Metric = enum.StrEnum("Metric", "bleu compound_bleu chrf ter perplexity f1")
 CorpusMetric = enum.StrEnum("CorpusMetric", "bleu chrf ter")
@@ -164,11 +166,11 @@ def evaluate(
         model, needs, ensemble, parallel_parts, search, warnings, allow_unsafe
     )
     if not is_parsing:
-        from keras_transformer.runs.corpora import strip_languages
-
         # An export has no tokenizer here.
         kind = getattr(getattr(translator, "tokenizer", None), "kind", None)
-        references = [strip_languages(kind, each) for each in references]
+        references = [
+            kt.runs.corpora.strip_languages(kind, each) for each in references
+        ]
     outputs, details = [], {}
     with open_output(output) if output else contextlib.nullcontext() as write_line:
         if is_parsing:
@@ -204,8 +206,6 @@ def evaluate(
 def _read_test_split(model):
     """Returns the sources and references of the recipe's test set."""
     console.load_tensorflow()
-    from keras_transformer.runs.corpora import load_scored_pairs
-
     recipe = model.recipe()
     data = recipe and recipe.data
     # A recipe of phrases has no key for its test set.
@@ -214,7 +214,7 @@ def _read_test_split(model):
             "--test-split: the model must have a recipe with text in data.test, or in "
             "data.train.test if it mixes corpora. Use --source and --reference"
         )
-    return load_scored_pairs(recipe, "test")
+    return kt.runs.corpora.load_scored_pairs(recipe, "test")
 
 
 def _complete_scoring(given, defaults, metrics=("bleu",)):
@@ -260,11 +260,9 @@ def _check_metrics(metrics, references, language):
         if Metric.compound_bleu not in metrics:
             raise UserError("--language needs --metric compound_bleu")
         with console.quiet_libraries():
-            from keras_transformer.evaluation.compound_split import moses_languages
-
-        if language not in moses_languages():
-            known = ", ".join(moses_languages())
-            raise UserError(f"--language {language}: must be one of {known}")
+            known = kt.evaluation.compound_split.moses_languages()
+        if language not in known:
+            raise UserError(f"--language {language}: must be one of {', '.join(known)}")
 
 
 def _translate(translator, sources, warnings):
@@ -275,13 +273,11 @@ def _translate(translator, sources, warnings):
 
 
 def _score(metric, hypotheses, references, language, tokenize, lowercase):
-    from keras_transformer import evaluation
-
     function, *settings = {
-        Metric.bleu: (evaluation.bleu, tokenize, lowercase),
-        Metric.compound_bleu: (evaluation.compound_split_bleu, language),
-        Metric.chrf: (evaluation.chrf, lowercase),
-        Metric.ter: (evaluation.ter,),
+        Metric.bleu: (kt.evaluation.bleu, tokenize, lowercase),
+        Metric.compound_bleu: (kt.evaluation.compound_split_bleu, language),
+        Metric.chrf: (kt.evaluation.chrf, lowercase),
+        Metric.ter: (kt.evaluation.ter,),
     }[metric]
     result = function(hypotheses, references, *settings)
     return {
@@ -312,14 +308,13 @@ def _read_treebank(reference, source):
     If `source` is a path, the lines of the text must be the same sentences.
     """
     console.load_tensorflow()
-    from keras_transformer.parsing.trees import read_trees, split_words
-    from keras_transformer.pipelines import read_lines
-
-    numbered = list(read_trees(reference))
+    numbered = list(kt.parsing.read_trees(reference))
     if not numbered:
         raise DataError(f"{reference}: contains no trees")
     sentences = [tree.words for _, tree in numbered]
-    given = sentences if source is None else [*map(split_words, read_lines(source))]
+    given = sentences
+    if source is not None:
+        given = [*map(kt.parsing.split_words, read_lines(source))]
     if len(given) != len(sentences):
         raise UserError(
             f"{source} must have one line per tree of {reference}. Received: "
@@ -338,13 +333,11 @@ def _read_treebank(reference, source):
 
 def _parse(translator, sentences, warnings):
     """Returns the trees of sentences, and the number of repairs for the JSON report."""
-    from keras_transformer.parsing.parser import parse_sentences, repair_report
-
     parses = []
     chunks = in_chunks(sentences, CHUNK_SIZE, "parsing", warnings, unit="sentences")
     for _, chunk in chunks:
-        parses += parse_sentences(translator, chunk)
-    console.print_status(repair_report(parses))
+        parses += kt.parsing.parse_sentences(translator, chunk)
+    console.print_status(kt.parsing.repair_report(parses))
     repairs = {
         "trees": sum(bool(parse.repairs) for parse in parses),
         "kinds": dict(sum((parse.repairs for parse in parses), Counter())),
@@ -417,7 +410,6 @@ def score(
     )
     from keras_transformer.decoding.scoring import PairScore
     from keras_transformer.evaluation.perplexity import compute_perplexity
-    from keras_transformer.pipelines.lines import content_hash
 
     log_prob = num_tokens = num_done = 0
     lines = open_output(output)
@@ -552,38 +544,34 @@ def _compare_files(systems, references, given, settings):
     texts = read_parallel_lines(*references, *systems)
     references, hypotheses = texts[: len(references)], texts[len(references) :]
     _warn_of_few_sentences(references[0])
+    named = dict(zip(map(str, systems), hypotheses, strict=True))
     with console.quiet_libraries():
-        from keras_transformer.evaluation import compare_systems
-
-        named = dict(zip(map(str, systems), hypotheses, strict=True))
-        return compare_systems(named, references, **scoring, **settings)
+        return kt.evaluation.compare_systems(named, references, **scoring, **settings)
 
 
 def _compare_folders(folders, given, num_samples, seed):
     console.load_tensorflow()
     with console.quiet_libraries():
-        from keras_transformer.evaluation import Comparison, bleu, compare_seeds
-        from keras_transformer.runs.repeat import read_translations
-
         scoring = _complete_scoring(given, _stored_scoring(folders, given))
         systems, references = {}, None
         for folder in folders:
-            systems[str(folder)], others = read_translations(folder)
+            systems[str(folder)], others = kt.runs.repeat.read_translations(folder)
             if references not in (None, others):
                 raise UserError(
                     f"{folder}: must have the same references as {folders[0]}"
                 )
             references = others
         _warn_of_few_sentences(references)
-        signature = bleu(systems[str(folders[0])][0], references, **scoring).signature
+        baseline, *_ = systems[str(folders[0])]
+        signature = kt.evaluation.bleu(baseline, references, **scoring).signature
         # As in sacreBLEU, the bootstrap follows the number of references.
         start, rest = signature.split("|", 1)
         signature = f"{start}|bs:{num_samples}|seed:{seed}|{rest}"
         num_seeds = ", ".join(str(len(each)) for each in systems.values())
-        return Comparison(
+        return kt.evaluation.Comparison(
             "BLEU",
             f"{signature}  mean over seeds (number per system: {num_seeds})",
-            compare_seeds(
+            kt.evaluation.compare_seeds(
                 systems, references, **scoring, num_samples=num_samples, seed=seed
             ),
         )
@@ -599,15 +587,14 @@ def _warn_of_few_sentences(references):
 
 def _stored_scoring(folders, given):
     """Returns the settings of BLEU that all recipes share, apart from those given."""
-    from keras_transformer.runs.repeat import read_evaluation_settings
-
+    read_settings = kt.runs.repeat.read_evaluation_settings
     missing = [name for name, value in given.items() if value is None]
     if not missing:
         return {}
     first, *others = folders
-    settings = read_evaluation_settings(first)
+    settings = read_settings(first)
     for folder in others:
-        other = read_evaluation_settings(folder)
+        other = read_settings(folder)
         for name in missing:
             if other[name] != settings[name]:
                 values = json.dumps(settings[name]), json.dumps(other[name])

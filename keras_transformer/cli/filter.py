@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from typer import Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
@@ -24,6 +25,7 @@ from keras_transformer.cli.lines import (
     resumable_output,
 )
 from keras_transformer.errors import UserError
+from keras_transformer.pipelines.lines import content_hash
 
 # Default of --max-length for models without a recipe.
 MAX_LENGTH = 256
@@ -96,11 +98,9 @@ def filter(
     import numpy as np
 
     from keras_transformer.evaluation import pair_filter as rules
-    from keras_transformer.pipelines import TextFiles
-    from keras_transformer.pipelines.lines import content_hash
     from keras_transformer.pipelines.tokenizers.registry import reservoir_sample
 
-    pairs = TextFiles(source, target)
+    pairs = kt.pipelines.TextFiles(source, target)
 
     def in_pairs(description, size=CHUNK_SIZE, skip=0):
         options = {"total": total, "unit": "pairs", "skip": skip}

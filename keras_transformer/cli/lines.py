@@ -24,6 +24,12 @@ from keras_transformer.files import (
     replace_text,
     sync,
 )
+from keras_transformer.pipelines.lines import (
+    check_aligned,
+    measure_lines,
+    opened_lines,
+    read_lines,
+)
 from keras_transformer.untrusted import read_json
 
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
@@ -56,8 +62,6 @@ def measure(path):
     For standard input and for a pipe, which can be read only once, the number is `None`
     and the end is ``\n``.
     """
-    from keras_transformer.pipelines.lines import measure_lines
-
     if not is_seekable_file(path):
         return None, b"\n"
     count, has_crlf = measure_lines(path)
@@ -69,8 +73,6 @@ def input_lines(path):
 
     Bytes that are not UTF-8 become U+FFFD, with a warning at the end.
     """
-    from keras_transformer.pipelines.lines import opened_lines, read_lines
-
     if is_file(path):
         yield from read_lines(path, errors="replace")
     elif sys.stdin is None:
@@ -119,8 +121,6 @@ def score_in_chunks(translator, pairs, warnings, total=None, skip=0):
 
 def stream_parallel_lines(*paths):
     """Yields tuples of lines of files that are aligned line by line."""
-    from keras_transformer.pipelines.lines import check_aligned, read_lines
-
     check_aligned(*filter(is_seekable_file, paths))
     rows = itertools.zip_longest(*map(read_lines, paths))
     number = 0

@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 import typer
 from typer import Argument, Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
+from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.untrusted import escape_controls
 
 
@@ -22,11 +24,10 @@ def info(model: options.Model, as_json: options.Json = False):
     """
     model = console.find_model(model)
     from keras_transformer.machine import format_bytes
-    from keras_transformer.saving.info import model_info
 
     # Describing a run that has only checkpoints loads TensorFlow.
     with console.quiet_libraries():
-        description = model_info(model)
+        description = kt.saving.model_info(model)
     if as_json:
         # The JSON is ASCII, because untrusted names could control a terminal.
         typer.echo(json.dumps(description, indent=2))
@@ -213,17 +214,14 @@ def export(
         allow_unsafe=allow_unsafe,
         adapters=adapters,
     )
-    from keras_transformer import export as exports
-    from keras_transformer import interop
-
     if format == "ctranslate2":
-        path = interop.export_ctranslate2(
+        path = kt.interop.export_ctranslate2(
             translator.model, translator.tokenizer, folder, **given
         )
     elif format == "saved_model":
-        path = exports.export_translator(translator, folder, **given)
+        path = kt.export.export_translator(translator, folder, **given)
     else:
-        room = exports if format == "preset" else interop
+        room = kt.export if format == "preset" else kt.interop
         path = getattr(room, f"export_{format}")(translator, folder, **given)
     if format == "huggingface":
         is_multilingual = translator.tokenizer.kind == "fairseq"
@@ -336,12 +334,7 @@ def import_(
     folder = _local_folder(path)
 
     console.load_tensorflow()
-    from keras_transformer.interop.from_huggingface import (
-        import_huggingface,
-        is_huggingface_folder,
-    )
-    from keras_transformer.interop.from_marian import import_marian
-    from keras_transformer.interop.imported import write_imported
+    from keras_transformer.interop.from_huggingface import is_huggingface_folder
     from keras_transformer.pipelines.tokenizers.marian import languages
     from keras_transformer.saving.names import is_hub_name
 
@@ -353,13 +346,13 @@ def import_(
         )
     with console.quiet_libraries():
         if is_huggingface:
-            imported = import_huggingface(folder, *settings, source_language)
+            imported = kt.interop.import_huggingface(folder, *settings, source_language)
         else:
-            imported = import_marian(folder, *settings)
+            imported = kt.interop.import_marian(folder, *settings)
     if is_hub_name(path):
         # huggingface_hub names the downloaded folder after the commit.
         imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
-    write_imported(imported, output)
+    kt.interop.write_imported(imported, output)
     for name, value in imported.card_rows.items():
         console.print_status(f"{name}: {value}")
     if imported.license:
@@ -460,8 +453,6 @@ def extend_vocabulary(
         console.warn_unsafe(model)
     console.load_tensorflow()
     from keras_transformer.files import replace_folder
-    from keras_transformer.pipelines import read_lines
-    from keras_transformer.runs import vocabulary
     from keras_transformer.saving.keras_file import save_model
     from keras_transformer.saving.load import load_model
     from keras_transformer.saving.names import MODEL, TOKENIZER
@@ -479,7 +470,7 @@ def extend_vocabulary(
         itertools.chain.from_iterable(map(read_lines, files))
         for files in ((paths, ()) if is_shared else (target, source))
     )
-    new, extended_tokenizer = vocabulary.extend_vocabulary(
+    new, extended_tokenizer = kt.runs.extend_vocabulary(
         old, tokenizer, target_lines, size, source_lines
     )
     with replace_folder(output, must_be_new=True) as temporary:

@@ -7,14 +7,14 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+import keras_transformer as kt
+
 
 def complete_recipe_names(incomplete: str):
     """Completes a recipe's name: packaged recipes with descriptions, and YAML files."""
-    from keras_transformer.recipes import packaged_recipes
-
     folder = pathlib.Path(incomplete).parent if "/" in incomplete else pathlib.Path()
     files = [str(path) for path in sorted(folder.glob("*.yaml"))]
-    return [*packaged_recipes().items(), *files]
+    return [*kt.recipes.packaged_recipes().items(), *files]
 
 
 def complete_recipe_keys(incomplete: str):

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.cli.train import load_adapted_recipe
 from keras_transformer.errors import UserError
@@ -71,9 +72,7 @@ def average(
         raise UserError(f"--output {output}: must end in .keras")
 
     console.load_tensorflow()
-    from keras_transformer.runs.average import average_run
-
-    path, checkpoints = average_run(run, last, output)
+    path, checkpoints = kt.runs.average_run(run, last, output)
     console.print_status(f"averaged {len(checkpoints)} checkpoints")
     typer.echo(path)
     if path.resolve().parent != run.resolve():
@@ -110,14 +109,12 @@ def repeat(
     numbers = _parse_seeds(seeds)
     console.require_folder_path(output)
     loaded = load_adapted_recipe(recipe, overrides, None, output)
-    from keras_transformer.runs.repeat import repeat
 
     def on_seed(result):
         console.print_status(f"seed {result['seed']}: BLEU {result['bleu']:.2f}")
 
-    hint = f"complete {output}"
-    with console.resume_hint(hint):
-        repeat(loaded, numbers, output, jobs, on_seed)
+    with console.resume_hint(f"complete {output}"):
+        kt.runs.repeat.repeat(loaded, numbers, output, jobs, on_seed)
     typer.echo((output / "results.md").read_text(encoding="utf-8"), nl=False)
 
 
@@ -169,9 +166,7 @@ def ablate(
     console.require_folder_path(output)
     overrides = [*overrides, *_base_sizes(scale)]
     loaded = load_adapted_recipe(recipe, overrides, None, output)
-    from keras_transformer.runs import table3
-
-    names = table3.expand_rows(rows)
+    names = kt.runs.table3.expand_rows(rows)
 
     def on_row(row, seed, result):
         perplexity = result["perplexity"]
@@ -181,7 +176,7 @@ def ablate(
         )
 
     with console.resume_hint(f"complete {output}"):
-        results = table3.ablate(
+        results = kt.runs.table3.ablate(
             loaded,
             names,
             output,

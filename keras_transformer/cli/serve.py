@@ -9,6 +9,7 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
 
@@ -192,10 +193,8 @@ def _export_if_preset(model, path):
     name = repository_name(path) if is_hub_name(path) else folder.name
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
-    from keras_transformer.export import export_translator
-
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary) / name
         # The requests are for TF-Serving only.
-        export_translator(opened, folder, warmup_requests=False)
+        kt.export.export_translator(opened, folder, warmup_requests=False)
         yield folder

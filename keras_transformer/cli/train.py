@@ -10,9 +10,10 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-import keras_transformer
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
+from keras_transformer.files import replace_text
 
 # Number of translations that `demo` prints.
 _NUM_SHOWN = 5
@@ -71,13 +72,11 @@ def train(
     keras-transformer train files --from runs/mine --output runs/finer \\
       --set data.train.source=new.en --set data.train.target=new.de
     """
-    from keras_transformer.recipes import packaged_recipes
-
     if recipe is None:
         given = (output, initial_model, *overrides)
         if any(given) or restart or allow_changes or dry_run:
             raise UserError("pass RECIPE, the name of a packaged recipe or a YAML file")
-        descriptions = packaged_recipes()
+        descriptions = kt.recipes.packaged_recipes()
         width = max(map(len, descriptions))
         for name, description in descriptions.items():
             typer.echo(f"{name:{width}}  {description}")
@@ -101,9 +100,7 @@ def train(
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     loaded = load_adapted_recipe(recipe, overrides, keys, None if restart else output)
     if dry_run:
-        from keras_transformer.runs.plan import plan_training
-
-        for key, value in plan_training(loaded).items():
+        for key, value in kt.runs.plan.plan_training(loaded).items():
             typer.echo(f"{key}: {value}")
         return
     _warn_of_recipe(loaded)
@@ -111,7 +108,7 @@ def train(
     if allow_unsafe and given and initial_model is None:
         console.warn_unsafe(given)
     with console.resume_hint("resume", output):
-        summary = keras_transformer.train(
+        summary = kt.train(
             loaded,
             output,
             allow_changes=allow_changes,
@@ -251,9 +248,6 @@ def init(
     keras-transformer init my.yaml --source train.en --target train.de
     keras-transformer train my.yaml --output runs/mine
     """
-    from keras_transformer.files import replace_text
-    from keras_transformer.recipes import recipe_template
-
     console.require_parent(path)
     if path.suffix not in (".yaml", ".yml"):
         raise UserError(f"{path}: the name of a recipe must end in .yaml or .yml")
@@ -264,8 +258,7 @@ def init(
     if (source is None) != (target is None):
         raise UserError("--source and --target: pass both or neither")
     train = None if source is None else {"source": source, "target": target}
-    text = recipe_template(recipe, path, train)
-    replace_text(path, text)
+    replace_text(path, kt.recipes.recipe_template(recipe, path, train))
     typer.echo(path)
     lacks_text = recipe == "files" and train is None
     begin = "edit data.train, then" if lacks_text else "next"
@@ -295,12 +288,10 @@ def demo(
     keras-transformer demo --set data.target_locale=fr --output runs/demo_fr \\
       --export saved_models/demo_fr
     """
-    from keras_transformer.recipes import load_recipe
-
     console.refuse_workers("demo")
     for folder in (output, saved_model):
         console.require_folder_path(folder)
-    recipe = load_recipe("phrases", overrides)
+    recipe = kt.recipes.load_recipe("phrases", overrides)
     started = time.monotonic()
 
     def begin_stage(number, text):
@@ -315,14 +306,10 @@ def demo(
     begin_stage(1, f'training for {recipe.training.steps} steps (recipe "phrases")')
 
     console.load_tensorflow()
-    from keras_transformer import evaluation
-    from keras_transformer.export import export_translator
-    from keras_transformer.runs.corpora import load_scored_pairs
-
     with console.resume_hint("resume"):
-        keras_transformer.train(recipe, output, progress=not console.settings.quiet)
+        kt.train(recipe, output, progress=not console.settings.quiet)
 
-    sources, references = load_scored_pairs(recipe, "test")
+    sources, references = kt.runs.corpora.load_scored_pairs(recipe, "test")
     begin_stage(2, f"translating {len(sources)} held-out phrases")
     translator = console.open_translator(output)
     hypotheses = translator.translate(sources)
@@ -330,10 +317,10 @@ def demo(
     pairs = zip(hypotheses, references, strict=True)
     exact = 100 * sum(one.split() == other.split() for one, other in pairs)
     exact /= len(sources)
-    bleu = evaluation.bleu(hypotheses, references)
+    bleu = kt.evaluation.bleu(hypotheses, references)
 
     begin_stage(3, "exporting")
-    exported = export_translator(translator, saved_model)
+    exported = kt.export.export_translator(translator, saved_model)
     begin_stage(4, "translating with the exported model")
     shown = sources[-_NUM_SHOWN:]
     served = console.open_translator(exported).translate(shown)

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from typer import Argument, Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.cli.lines import (
     CHUNK_SIZE,
@@ -29,6 +30,7 @@ from keras_transformer.cli.lines import (
 from keras_transformer.documents import Document, document_format
 from keras_transformer.errors import UserError
 from keras_transformer.numerics.ranges import MAX_TEMPERATURE, MIN_TEMPERATURE
+from keras_transformer.pipelines.lines import content_hash
 
 # Kinds of spans that --protect takes, named here because their module loads Keras.
 DEFAULT_SPANS = "urls,emails,placeholders,tags,symbols,escapes"
@@ -248,9 +250,7 @@ def translate(
     changes = {**search, "forbidden": forbidden} if forbidden else search
     if glossary is not None:
         console.load_tensorflow()
-        from keras_transformer.decoding.glossary import read_glossary
-
-        changes = {**changes, "glossary": read_glossary(glossary)}
+        changes = {**changes, "glossary": kt.decoding.read_glossary(glossary)}
     translator = console.open_translator(
         model,
         [need for need in needs if needs[need]],
@@ -268,8 +268,6 @@ def translate(
         input_path or "standard input",
     )
     if mbr is not None or rerank is not None:
-        from keras_transformer.evaluation import reranking
-
         job.num_searched = candidates or (16 if sampling else None)
         size = job.num_searched
         if size is None and hasattr(translator, "search"):
@@ -280,8 +278,8 @@ def translate(
                 "Increase --candidates or --beam-size"
             )
         if mbr is not None:
-            job.choose = lambda lines, ranked: reranking.rank_by_utility(
-                ranked, reranking.UTILITIES[mbr]
+            job.choose = lambda lines, ranked: kt.evaluation.rank_by_utility(
+                ranked, kt.evaluation.UTILITIES[mbr]
             )
         else:
             reverse = console.open_translator(
@@ -289,7 +287,7 @@ def translate(
             )
             if getattr(getattr(reverse, "tokenizer", reverse), "languages", None):
                 raise UserError(f"{rerank}: a multilingual model cannot rerank")
-            job.choose = lambda lines, ranked: reranking.rank_by_reverse_model(
+            job.choose = lambda lines, ranked: kt.evaluation.rank_by_reverse_model(
                 _without_languages(translator, lines), ranked, reverse
             )
 
@@ -325,8 +323,6 @@ def translate(
         extra |= {"mbr": mbr, "candidates": job.num_searched}
         extra["rerank"] = rerank and reverse.fingerprint()
     if glossary is not None:
-        from keras_transformer.pipelines.lines import content_hash
-
         extra["glossary"] = content_hash(glossary)
     record = _record(job, {**search, **extra}, input_path, prefix_file)
     if is_finished(output, record):
@@ -433,22 +429,18 @@ class _Job:
             )
         import numpy as np
 
-        from keras_transformer.decoding import Sampling
-
         # The seed depends on the chunk's position, so that resuming does not change the
         # samples.
         seeds = np.random.SeedSequence([self.sampling_options["seed"], start + 1])
         options = {**self.sampling_options, "seed": int(seeds.generate_state(1)[0])}
         extra_length = translator.search.extra_length
-        sampling = Sampling(count, **options, extra_length=extra_length)
+        sampling = kt.Sampling(count, **options, extra_length=extra_length)
         return translator.sample(lines, sampling, **given)
 
     def _format(self, found):
         """Yields the lines of output for (line number, line, translation) triples."""
         aligned = [None] * len(found)
         if self.has_alignments:
-            from keras_transformer.decoding.alignment import format_pharaoh
-
             self.warnings.numbers = [number for number, *_ in found]
             sources = [line for _, line, _ in found]
             targets = [candidate.text for *_, candidate in found]
@@ -460,7 +452,8 @@ class _Job:
             columns = [str(number)] if self.is_numbered else []
             columns += [f"{candidate.score:.4f}"] if self.has_scores else []
             columns.append(candidate.text)
-            columns += [format_pharaoh(aligned[row])] if self.has_alignments else []
+            if self.has_alignments:
+                columns.append(kt.decoding.format_pharaoh(aligned[row]))
             if len(columns) > 1:
                 # A text can contain a tab, which would begin another column.
                 columns = [column.replace("\t", " ") for column in columns]
@@ -493,8 +486,6 @@ def _json_lines(found, aligned):
 
 def _record(job, given, input_path, prefix_file):
     """Returns everything that determines the output, for `resumable_output`."""
-    from keras_transformer.pipelines.lines import content_hash
-
     translator = job.translator
     options_used = {**given, **(job.sampling_options or {})}
     # A SavedModel has these settings in its graph, which its fingerprint covers.
@@ -581,20 +572,16 @@ def parse(
         translator = console.open_translator(
             model, ["parse"], ensemble, parallel_parts, search, warnings, allow_unsafe
         )
-
-        from keras_transformer.parsing import trees
-        from keras_transformer.parsing.parser import parse_sentences, repair_report
-
         size = chunk_size(input_path, CHUNK_SIZE)
         for _, chunk in in_chunks(input_lines(input_path), size, "parsing", warnings):
-            sentences = [trees.split_words(tokenize(line)) for line in chunk]
-            parsed = parse_sentences(translator, sentences)
+            sentences = [kt.parsing.split_words(tokenize(line)) for line in chunk]
+            parsed = kt.parsing.parse_sentences(translator, sentences)
             for each in parsed:
                 write_line("" if each.tree is None else str(each.tree))
             # `repair_report` only checks whether a tree is `None`, so the trees are not
             # kept in memory.
             parses += [each._replace(tree=bool(each.tree) or None) for each in parsed]
-    console.print_status(repair_report(parses))
+    console.print_status(kt.parsing.repair_report(parses))
 
 
 def penn_tokenizer():

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 import typer
 from typer import Option
 
+import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
+from keras_transformer.files import replace_file
 
 
 def visualize(
@@ -64,19 +66,11 @@ def visualize(
             raise UserError("the translation is empty. Pass another one with --target")
         console.print_status(f"translation: {target}")
 
-    from keras_transformer.files import replace_file
-    from keras_transformer.visualization import (
-        compute_attention,
-        compute_export_attention,
-        write_figure,
-        write_page,
-    )
-
     if model.kind == "export":
-        attention = compute_export_attention(opened, source, target)
+        attention = kt.visualization.compute_export_attention(opened, source, target)
     else:
         limit = opened.max_source_length
-        attention = compute_attention(
+        attention = kt.visualization.compute_attention(
             opened.model,
             opened.tokenizer,
             source,
@@ -85,11 +79,10 @@ def visualize(
             # A translation may have `extra_length` more subwords than its source.
             limit + opened.search.extra_length,
         )
-    for suffix, write in (
-        (".png", lambda path: write_figure(attention, path, kind, layer, head)),
-        (".html", lambda path: write_page(attention, path)),
-    ):
-        path = output.with_name(output.name + suffix)
-        with replace_file(path) as temporary:
-            write(temporary)
-        typer.echo(path)
+    figure, page = (output.with_name(output.name + end) for end in (".png", ".html"))
+    with replace_file(figure) as temporary:
+        kt.visualization.write_figure(attention, temporary, kind, layer, head)
+    typer.echo(figure)
+    with replace_file(page) as temporary:
+        kt.visualization.write_page(attention, temporary)
+    typer.echo(page)
