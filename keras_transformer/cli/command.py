@@ -75,6 +75,8 @@ class Command(TyperCommand):
         self.params += COMMON_OPTIONS[:-1] if self.name in _LOCAL else COMMON_OPTIONS
         for each in self.params:
             _name_values(each)
+            if each.default is False:
+                each.secondary_opts = []  # no --no-restart beside --restart
 
     def collect_usage_pieces(self, ctx):
         # Typer writes required arguments in braces, which mean a choice elsewhere.

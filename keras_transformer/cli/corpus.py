@@ -73,7 +73,7 @@ def prepare_corpus(
         ),
     ] = None,
     deduplicate: Annotated[
-        bool, Option("--deduplicate", help="Keep only the first of identical pairs.")
+        bool, Option(help="Keep only the first of identical pairs.")
     ] = False,
     pipeline_option: PipelineOptions = (),
 ):

@@ -78,9 +78,8 @@ def evaluate(
     test_split: Annotated[
         bool,
         Option(
-            "--test-split",
             help="Use data.test of the model's recipe instead of --source and "
-            "--reference.",
+            "--reference."
         ),
     ] = False,
     metric: Annotated[

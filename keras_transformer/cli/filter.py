@@ -70,7 +70,7 @@ def filter(
         ),
     ] = None,
     keep_identical: Annotated[
-        bool, Option("--keep-identical", help="Keep pairs with identical sides.")
+        bool, Option(help="Keep pairs with identical sides.")
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
     as_json: options.Json = False,

@@ -135,18 +135,10 @@ def export(
         ),
     ] = 1,
     jit_compile: Annotated[
-        bool,
-        Option(
-            "--jit-compile",
-            help="Compile beam search with XLA for requests of a single text.",
-        ),
+        bool, Option(help="Compile beam search with XLA for requests of a single text.")
     ] = False,
     constraints: Annotated[
-        bool,
-        Option(
-            "--constraints",
-            help="Add a signature that takes prefixes and required phrases.",
-        ),
+        bool, Option(help="Add a signature that takes prefixes and required phrases.")
     ] = False,
     score_file: Annotated[
         pathlib.Path | None,

@@ -80,7 +80,7 @@ def serve(
         float, Option(min=0.1, max=86_400, help="Seconds before a request gets 504.")
     ] = 60,
     no_reload: Annotated[
-        bool, Option("--no-reload", help="Keep the version loaded at startup.")
+        bool, Option(help="Keep the version loaded at startup.")
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
 ):

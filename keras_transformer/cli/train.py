@@ -43,21 +43,20 @@ def train(
         ),
     ] = None,
     allow_changes: Annotated[
-        bool, Option("--allow-changes", help="Resume with a changed recipe or text.")
+        bool, Option(help="Resume with a changed recipe or text.")
     ] = False,
     restart: Annotated[
-        bool, Option("--restart", help="Delete the existing run and start over.")
+        bool, Option(help="Delete the existing run and start over.")
     ] = False,
     deterministic: Annotated[
-        bool, Option("--deterministic", help="Make training on a GPU reproducible.")
+        bool, Option(help="Make training on a GPU reproducible.")
     ] = False,
     allow_unsafe: options.AllowUnsafe = False,
     worker_timeout: Annotated[
         float, Option(min=1, help="Seconds until a silent worker counts as lost.")
     ] = 30.0,
     dry_run: Annotated[
-        bool,
-        Option("--dry-run", help="Print sizes, memory and time; write nothing."),
+        bool, Option(help="Print sizes, memory and time; write nothing.")
     ] = False,
 ):
     """Train a model or resume an interrupted run.
@@ -238,9 +237,7 @@ def init(
             help="Translations, one per source line.",
         ),
     ] = None,
-    force: Annotated[
-        bool, Option("--force", help="Overwrite the file if it exists.")
-    ] = False,
+    force: Annotated[bool, Option(help="Overwrite the file if it exists.")] = False,
 ):
     """Write a commented recipe to edit.
 

@@ -50,10 +50,10 @@ def translate(
         int, Option(min=1, help="Translations per line, best first.")
     ] = 1,
     scores: Annotated[
-        bool, Option("--scores", help="Print a score before each translation.")
+        bool, Option(help="Print a score before each translation.")
     ] = False,
     alignments: Annotated[
-        bool, Option("--alignments", help="Print alignments after each translation.")
+        bool, Option(help="Print alignments after each translation.")
     ] = False,
     ensemble: options.OtherModels = (),
     adapters: options.Adapters = (),
@@ -94,18 +94,10 @@ def translate(
         ),
     ] = DEFAULT_SPANS,
     translate_attributes: Annotated[
-        bool,
-        Option(
-            "--translate-attributes",
-            help="Translate the attributes alt and title of HTML, too.",
-        ),
+        bool, Option(help="Translate the attributes alt and title of HTML, too.")
     ] = False,
     sampling: Annotated[
-        bool,
-        Option(
-            "--sampling",
-            help="Sample translations at random. --n-best sets their number.",
-        ),
+        bool, Option(help="Sample translations at random. --n-best sets their number.")
     ] = False,
     temperature: Annotated[
         float | None,
@@ -548,8 +540,7 @@ def parse(
     parallel_parts: options.ParallelParts = 1,
     allow_unsafe: options.AllowUnsafe = False,
     split_words: Annotated[
-        bool,
-        Option("--split-words", help="Tokenize like the Penn Treebank; needs nltk."),
+        bool, Option(help="Tokenize like the Penn Treebank; needs nltk.")
     ] = False,
 ):
     """Print the bracketed constituency tree of each line.
