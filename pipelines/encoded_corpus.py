@@ -320,11 +320,11 @@ def new_dropped() -> dict:
     return {reason: {"count": 0, "first": []} for reason in DROP_REASONS}
 
 
-def count_dropped(dropped: dict, reason: str, locate, number: int) -> None:
-    """Counts the dropped pair `number`, from 1, which `locate` finds."""
+def count_dropped(dropped: dict, reason: str, pairs, number: int, is_target) -> None:
+    """Counts a dropped pair. The other arguments are those of `Pairs.locate`."""
     dropped[reason]["count"] += 1
     if len(dropped[reason]["first"]) < _MAX_LOCATIONS:
-        dropped[reason]["first"].append(locate(number))
+        dropped[reason]["first"].append(pairs.locate(number, is_target))
 
 
 def dropped_report(dropped: dict) -> str:

@@ -387,9 +387,8 @@ def _write_corpus(
                     writer.append(rows, reasons == "", numbers)
                 for number in np.flatnonzero(reasons != ""):
                     is_target = is_good[0][number] and not is_good[1][number]
-                    locate = pairs.locate_target if is_target else pairs.locate
-                    place = num_read + int(number) + 1
-                    count_dropped(facts["dropped"], reasons[number], locate, place)
+                    place = num_read + int(number) + 1, is_target
+                    count_dropped(facts["dropped"], reasons[number], pairs, *place)
                 facts["num_read"] += len(reasons)
                 facts["num_pairs"] += int((reasons == "").sum())
                 facts["num_identical"] += int((identical & (reasons == "")).sum())

@@ -116,7 +116,7 @@ class TreeFiles(Pairs):
         weights = np.repeat([weight for _, weight in self._files], counts)
         return weights[numbers - 1]
 
-    def locate(self, number: int) -> str:
+    def locate(self, number: int, is_target: bool = False) -> str:
         """Returns the location of pair `number`, counted from 1, as `file:line`."""
         paths = (path for path, _ in self._files)
         return locate_in_files(number, zip(paths, self._lines, strict=True))

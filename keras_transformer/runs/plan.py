@@ -147,9 +147,8 @@ class _FirstPairs:
             if all(is_good):
                 continue
             num_dropped += 1
-            locate = pairs.locate_target if is_good[0] else pairs.locate
             reason = "invalid_utf8" if None in pair else "empty"
-            count_dropped(self._dropped, reason, locate, number)
+            count_dropped(self._dropped, reason, pairs, number, is_good[0])
         self._num_read += num_read
         if num_dropped == num_read:
             raise DataError(

@@ -29,13 +29,12 @@ class Pairs:
     def __iter__(self) -> Iterator[Pair]:
         raise NotImplementedError(f"{type(self).__name__} yields no texts.")
 
-    def locate(self, number: int) -> str:
-        """Returns the location of pair `number`, from 1, such as `file:line`."""
-        return f"pair {number}"
+    def locate(self, number: int, is_target: bool = False) -> str:
+        """Returns the location of pair `number`, from 1, such as `file:line`.
 
-    def locate_target(self, number: int) -> str:
-        """Returns the location of the target of a pair, if it has its own."""
-        return self.locate(number)
+        If `is_target`, it is that of the pair's target, if it has its own.
+        """
+        return f"pair {number}"
 
     def num_pairs(self) -> int | None:
         """Returns the number of pairs, or `None` if all would have to be read."""
@@ -119,13 +118,9 @@ class BothDirections(Pairs):
     def ends(self, ends):
         self._pairs.ends = [end // 2 for end in ends]
 
-    def locate(self, number):
-        locate = self._pairs.locate if number % 2 else self._pairs.locate_target
-        return locate((number + 1) // 2)
-
-    def locate_target(self, number):
-        locate = self._pairs.locate_target if number % 2 else self._pairs.locate
-        return locate((number + 1) // 2)
+    def locate(self, number, is_target=False):
+        is_swapped = number % 2 == 0
+        return self._pairs.locate((number + 1) // 2, is_target != is_swapped)
 
     def num_pairs(self):
         count = self._pairs.num_pairs()

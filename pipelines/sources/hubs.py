@@ -192,7 +192,7 @@ class HuggingFacePairs(Pairs):
             for number, example in enumerate(examples, start=1):
                 yield nested_pair(example, self, self.locate(number))
 
-    def locate(self, number: int) -> str:
+    def locate(self, number: int, is_target: bool = False) -> str:
         return f"{self.name}, split {self.split}, example {number}"
 
     def fingerprint(self) -> str | None:

@@ -69,18 +69,10 @@ class MixedPairs(Pairs):
         """Returns the index of the source of each pair, by its number from 1."""
         return np.searchsorted(self.ends, numbers)
 
-    def locate(self, number):
-        pairs, number = self._find(number)
-        return pairs.locate(number)
-
-    def locate_target(self, number):
-        pairs, number = self._find(number)
-        return pairs.locate_target(number)
-
-    def _find(self, number):
-        """Returns the source of a pair, and its number there."""
+    def locate(self, number, is_target=False):
         part = int(self.parts(number))
-        return self._sources[part], number - (self.ends[part - 1] if part else 0)
+        before = self.ends[part - 1] if part else 0
+        return self._sources[part].locate(number - before, is_target)
 
     def fingerprint(self):
         found = [each.fingerprint() for each in self._sources]

@@ -160,7 +160,7 @@ class RecordFolder(Pairs):
                 )
         return hashlib.sha256(f"{facts} {hashes}".encode()).hexdigest()
 
-    def locate(self, number: int) -> str:
+    def locate(self, number: int, is_target: bool = False) -> str:
         """Returns the location of pair `number`, from 1, as `shard file:record`."""
         shards = ((path, range(1, size + 1)) for path, size in self._shards)
         return locate_in_files(number, shards)

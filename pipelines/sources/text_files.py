@@ -74,14 +74,9 @@ class TextFiles(Pairs):
                 strict=True,
             )
 
-    def locate(self, number: int) -> str:
-        """Returns the location of pair `number`, from 1, as `source file:line`."""
-        return self._locate(number, self.source)
-
-    def locate_target(self, number: int) -> str:
-        return self._locate(number, self.target)
-
-    def _locate(self, number, paths):
+    def locate(self, number: int, is_target: bool = False) -> str:
+        """Returns the location of pair `number`, from 1, in a file of one side."""
+        paths = self.target if is_target else self.source
         files = ((path, range(1, self._num_lines(path) + 1)) for path in paths)
         return locate_in_files(number, files)
 
@@ -163,7 +158,7 @@ class PairLines(Pairs):
             if is_empty:
                 raise DataError(f"{path}: the file has no pairs")
 
-    def locate(self, number: int) -> str:
+    def locate(self, number: int, is_target: bool = False) -> str:
         """Returns the location of pair `number`, from 1, as `file:line`."""
         first, ends = self._num_header_lines + 1, self._num_lines
         files = ((path, range(first, ends(path) + 1)) for path in self.paths)
@@ -365,7 +360,7 @@ class TmxFiles(PairLines):
     def parse(self, lines, path):
         return (pair for _, pair in self._numbered_pairs(lines, path))
 
-    def locate(self, number: int) -> str:
+    def locate(self, number: int, is_target: bool = False) -> str:
         """Returns the location of pair `number`, from 1, as `file:line` of its end."""
         for path in self.paths:
             if path not in self._pair_lines:

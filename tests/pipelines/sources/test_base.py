@@ -46,7 +46,7 @@ def test_both_directions_delegates_to_the_pairs(tmp_path):
         other = "de" if name == "en" else "en"
         line = (number + 1) // 2
         assert pairs.locate(number) == f"{tmp_path}/a.{name}:{line}"
-        assert pairs.locate_target(number) == f"{tmp_path}/a.{other}:{line}"
+        assert pairs.locate(number, is_target=True) == f"{tmp_path}/a.{other}:{line}"
     assert pairs.fingerprint() not in (None, files.fingerprint())
     assert BothDirections(as_pairs(PAIRS)).fingerprint() is None
 
