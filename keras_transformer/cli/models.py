@@ -394,14 +394,7 @@ _NUM_SHOWN = 10
 
 
 def extend_vocabulary(
-    model: Annotated[
-        pathlib.Path,
-        Argument(
-            metavar="MODEL",
-            help="Run folder, .keras file, preset, packaged model, or hf://OWNER/NAME, "
-            "with a vocabulary of the kind bpe.",
-        ),
-    ],
+    model: options.WeightsModel,
     output: Annotated[
         pathlib.Path,
         Option("--output", "-o", metavar="FOLDER", help="Folder to create."),
@@ -424,8 +417,9 @@ def extend_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    Existing subwords keep their ids and weights. The weights of a new one start as the
-    mean of those of its parts, so train the new model with `train --from FOLDER`.
+    The vocabulary must be of the kind bpe. Existing subwords keep their ids and
+    weights. The weights of a new one start as the mean of those of its parts, so train
+    the new model with `train --from FOLDER`.
 
     --source, --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the source's and --target the target's.

@@ -225,18 +225,8 @@ def init(
             help="Name of the packaged recipe to copy.",
         ),
     ] = "files",
-    source: Annotated[
-        str | None,
-        Option("--source", "-s", metavar="FILE", help="Source text to train on."),
-    ] = None,
-    target: Annotated[
-        str | None,
-        Option(
-            *("--target", "-t"),
-            metavar="FILE",
-            help="Translations, one per source line.",
-        ),
-    ] = None,
+    source: options.Source = None,
+    target: options.Target = None,
     force: Annotated[bool, Option(help="Overwrite the file if it exists.")] = False,
 ):
     """Write a commented recipe to edit.
@@ -254,7 +244,7 @@ def init(
         raise UserError(f"{path}: already exists. Choose another name, or pass --force")
     if (source is None) != (target is None):
         raise UserError("--source and --target: pass both or neither")
-    train = None if source is None else {"source": source, "target": target}
+    train = None if source is None else {"source": str(source), "target": str(target)}
     replace_text(path, kt.recipes.recipe_template(recipe, path, train))
     typer.echo(path)
     lacks_text = recipe == "files" and train is None
