@@ -193,11 +193,10 @@ def sync_tree(folder):
 def check_writable(folder):
     """Creates `folder` if it is missing and checks that files can be written to it."""
     folder = pathlib.Path(folder)
-    probe = folder / f".probe-{os.getpid()}.tmp"
+    probe = temporary_name(folder / "probe")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with convert_disk_full_errors(folder):
-            probe.unlink(missing_ok=True)
             probe.write_bytes(b"x" * 4096)
     except OSError as error:
         if isinstance(error, FileExistsError | NotADirectoryError):

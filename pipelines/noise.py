@@ -31,16 +31,6 @@ _SCRIPTS = (
 _PLACEHOLDERS = ("{name}", "%s", "%d", "{0}", "$1", "<br>", "www.example.com", "@user")
 
 
-def lower(source, target, draw):
-    """Writes the source in lowercase."""
-    return source.lower(), target
-
-
-def capitalize(source, target, draw):
-    """Writes both sides in capitals."""
-    return source.upper(), target.upper()
-
-
 def drop_final_punctuation(source, target, draw):
     """Removes the final punctuation mark of both sides if both have one."""
     if source[-1:] in _ENDS and target[-1:] in _ENDS:
@@ -85,8 +75,9 @@ def add_foreign_words(source, target, draw):
 # For each kind of noise its function, `None` if it changes ids, not texts, and the
 # greatest length of a copy, relative to the pair.
 KINDS = {
-    "lowercase": (lower, 1.3),
-    "capitals": (capitalize, 4.0),  # of which few are in a vocabulary
+    "lowercase": (lambda source, target, _: (source.lower(), target), 1.3),
+    # Few capitals are in a vocabulary.
+    "capitals": (lambda source, target, _: (source.upper(), target.upper()), 4.0),
     "final_punctuation": (drop_final_punctuation, 1.0),
     "typos": (add_typos, 1.6),
     "drop_words": (drop_words, 1.0),

@@ -37,6 +37,15 @@ _F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 _MAX_WARNINGS = 3
 # Fewer sentences are too few for a resampling test.
 _MIN_SENTENCES = 30
+References = Annotated[
+    list[pathlib.Path],
+    Option(
+        "--reference",
+        "-r",
+        help="Reference translations. Repeatable, for several references of each "
+        "sentence.",
+    ),
+]
 Tokenize = Annotated[
     str | None,
     Option(
@@ -58,15 +67,7 @@ Lowercase = Annotated[
 
 def evaluate(
     model: options.Model,
-    reference: Annotated[
-        list[pathlib.Path],
-        Option(
-            "--reference",
-            "-r",
-            help="Reference translations, or trees for f1. Repeatable, for several "
-            "references of each sentence.",
-        ),
-    ] = (),
+    reference: References = (),
     source: Annotated[
         pathlib.Path | None,
         Option(
@@ -452,15 +453,7 @@ def compare(
             help="Translation files, or folders written by the `repeat` command.",
         ),
     ],
-    reference: Annotated[
-        list[pathlib.Path],
-        Option(
-            "--reference",
-            "-r",
-            help="Reference translations. Required for translation files. Repeatable, "
-            "for several references of each sentence.",
-        ),
-    ] = (),
+    reference: References = (),
     metric: Annotated[
         list[CorpusMetric],
         Option("--metric", "-m", help="Metric to compare. Repeatable."),
@@ -482,10 +475,10 @@ def compare(
 ):
     """Test whether systems differ significantly.
 
-    Translation files are compared as in sacreBLEU. Folders written by the `repeat`
-    command are compared by their mean BLEU over seeds, with a paired bootstrap over
-    sentences. The p-value is the probability of a difference at least as large as the
-    observed one if the system were as good as the baseline.
+    Translation files are compared with references, as in sacreBLEU. Folders written by
+    the `repeat` command are compared by their mean BLEU over seeds, with a paired
+    bootstrap over sentences. The p-value is the probability of a difference at least as
+    large as the observed one if the system were as good as the baseline.
 
     \b
     keras-transformer translate runs/a --input test.en --output a.de

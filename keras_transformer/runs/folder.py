@@ -1,7 +1,7 @@
 """Locks and checks run folders: one process at a time, one recipe, one training text.
 
-`train` calls `create_and_lock`, `refuse_other_files`, `clean`, `create` and `claim`,
-and after restoring a checkpoint, `check_unchanged`.
+`train` calls `create_and_lock`, `refuse_other_files`, `clean` and `claim`, and after
+restoring a checkpoint, `check_unchanged`.
 """
 
 import contextlib
@@ -55,15 +55,9 @@ _FOLDERS = (
     *("cache", "cache/train", "cache/validation"),
     *(f"{TOKENIZER}/source", f"{TOKENIZER}/target"),
 )
-# Files that a killed process leaves incomplete.
-_LEFTOVERS = (
-    *(".model-[0-9]*", ".best-[0-9]*", ".base-[0-9]*"),
-    *(".*-[0-9]*.jsonl", ".*-[0-9]*.yaml", ".*-[0-9]*.png"),
-    *(".probe-[0-9]*.tmp", "*/.probe-[0-9]*.tmp", "cache/.*-[0-9]*"),
-    *(f".{ADAPTERS}-[0-9]*", f".{TOKENIZER}-[0-9]*"),
-    *(f"{TOKENIZER}/.*-[0-9]*", f"{TOKENIZER}/*/.*-[0-9]*"),
-    *(f"{_CHECKPOINTS}/.ckpt-*.npz", f"{_CHECKPOINTS}/.saved-[0-9]*.json"),
-)
+# Names of files and folders that a killed process leaves incomplete (see
+# `files.temporary_name`).
+_LEFTOVER = re.compile(r"\..+-\d+-[0-9a-f]{8}(\.\w+|-old)?")
 # Recipe keys that may change when a run resumes.
 _CHANGEABLE_KEYS = {
     "training": {
@@ -81,12 +75,6 @@ _FIXED_KEYS = {
 }
 # Keys with files that are read only at the start of a run. They may be moved later.
 _START_KEYS = ("tokenizer.model", "tokenizer.source_model", "training.initial_model")
-
-
-def create(folder):
-    """Creates a run folder and its folder of checkpoints."""
-    for each in (folder, folder / _CHECKPOINTS):
-        check_writable(each)
 
 
 @contextlib.contextmanager
@@ -199,10 +187,9 @@ def clean(folder, restart=False):
     for name in _OUTPUT if restart else ():
         _remove(folder / name)
     check_outputs(folder)
-    for pattern in _LEFTOVERS:
-        for path in list(folder.glob(pattern)):
-            if path.parent == folder or not path.parent.is_symlink():
-                _remove(path)
+    for path in list(folder.rglob(".*")):
+        if _LEFTOVER.fullmatch(path.name):
+            _remove(path)
 
 
 def has_begun(folder):
@@ -218,6 +205,7 @@ def claim(folder, recipe, allow_changes=False):
     `allow_changes`, the recipe may differ from the one in the folder, except in the
     architecture, vocabulary and optimizer, or replace a damaged one.
     """
+    check_writable(folder / _CHECKPOINTS)
     path = folder / CONFIG
     begun = has_begun(folder)
     was_run = begun or (folder / _CHECKPOINTS / SAVED).is_file()

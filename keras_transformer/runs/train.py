@@ -140,7 +140,6 @@ def _claim_run(recipe, output, allow_changes, restart, worker_timeout):
                 check_model(recipe)
                 check_corpora(recipe)
             run_folder.clean(output, restart)
-            run_folder.create(output)
             run_folder.claim(output, recipe, allow_changes or restart)
 
         workers.broadcast_from_chief(claim)

@@ -81,12 +81,16 @@ def test_clean_removes_only_leftovers(tmp_path):
         *("tokenizer/tokenizer.model", "checkpoints/ckpt-7.npz"),
     ]
     leftovers = [
-        *(".model-4711-0f3a.keras", ".metrics-12.jsonl", ".config-4711.yaml"),
-        ".best-12-0f3a/model.weights.h5",
-        *(".probe-8.tmp", "cache/.train-99-0f3a/source_ids.npy"),
-        "tokenizer/.tokenizer-77-0f3a.model",
-        "tokenizer/source/.tokenizer-77-0f3a.model",
-        *("checkpoints/.ckpt-9-123-a1b2.npz", "checkpoints/.saved-5.json"),
+        *(".model-47-0f3a12bc.keras", ".metrics-12-0f3a12bc.jsonl"),
+        *(".config-4711-0f3a12bc.yaml", ".best-12-0f3a12bc/model.weights.h5"),
+        *(".probe-8-0f3a12bc", "cache/.train-99-0f3a12bc/source_ids.npy"),
+        "tokenizer/.tokenizer-77-0f3a12bc.model",
+        "tokenizer/source/.tokenizer-77-0f3a12bc.model",
+        *("checkpoints/.ckpt-9-123-0f3a12bc.npz", "checkpoints/.saved-5-0f3a12bc.json"),
+        *(
+            "checkpoints/.probe-8-0f3a12bc",
+            ".tokenizer-77-0f3a12bc-old/tokenizer.model",
+        ),
     ]
     for name in kept + leftovers:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -324,7 +328,6 @@ def test_nothing_is_written_through_a_link(tmp_path, outside, name):
     def claim(restart):
         with run_folder.create_and_lock(run):
             run_folder.clean(run, restart)
-            run_folder.create(run)
 
     if name == "notes":
         claim(False)
@@ -352,7 +355,6 @@ class TestFailedStart:
     def fail(self, folder, error=DataError, logged=False):
         """Starts a run that fails. If `logged`, the run already has a metrics file."""
         with pytest.raises(error), run_folder.create_and_lock(folder):
-            run_folder.create(folder)
             run_folder.claim(folder, recipe())
             (folder / "tokenizer").mkdir(exist_ok=True)
             (folder / "cache" / "train").mkdir(parents=True, exist_ok=True)

@@ -109,7 +109,7 @@ def result(row, perplexity=2.0, bleu=3.0):
 def test_ablate_trains_each_row_once(tmp_path):
     arguments = {"output": tmp_path, "scale": 32, "progress": False}
     taken = tmp_path / "runs" / "C1-seed1"
-    run_folder.create(taken)
+    taken.mkdir(parents=True)
     with run_folder.lock(taken, ".row.lock"):
         # Another process trains C1.
         found = table3.ablate(recipe(), ["C1", "C2"], **arguments)
