@@ -234,7 +234,8 @@ def _encode_texts(pairs, tokenizers, sampling, num_read):
             for side, text in zip(sides, texts, strict=True):
                 side.append(text if text and text.strip() else b"")
         for tokenizer, texts in zip(tokenizers, sides, strict=True):
-            _check_languages(tokenizer, texts, num_read, locate)
+            if hasattr(tokenizer, "check_prefix"):
+                _check_prefixes(tokenizer, texts, num_read, locate)
         yield (
             identical,
             reasons,
@@ -247,19 +248,13 @@ def _encode_texts(pairs, tokenizers, sampling, num_read):
         num_read += len(chunk)
 
 
-def _check_languages(tokenizer, texts, num_read, locate):
+def _check_prefixes(tokenizer, texts, num_read, locate):
     """Raises an error that names the place of an unknown language in a chunk's side."""
-    first_ids = getattr(tokenizer, "first_ids", None)
-    if first_ids is None:
-        return
-    try:
-        first_ids(texts)
-    except DataError:
-        for number, text in enumerate(texts, num_read + 1):
-            try:
-                first_ids([text])
-            except DataError as error:
-                raise DataError(f"{locate(number)}: {error}") from None
+    for number, text in enumerate(texts, num_read + 1):
+        try:
+            tokenizer.check_prefix(text.decode())
+        except DataError as error:
+            raise DataError(f"{locate(number)}: {error}") from None
 
 
 def _segment(tokenizer, texts, sampling, place) -> tf.RaggedTensor:

@@ -166,10 +166,10 @@ class FairseqTokenizer(Tokenizer):
         """
         if tf.executing_eagerly():
             for text in tf.convert_to_tensor(strings, tf.string).numpy():
-                self._check_prefix(text.decode("utf-8", "replace"))
+                self.check_prefix(text.decode("utf-8", "replace"))
         return self._languages_of(strings)[1]
 
-    def _check_prefix(self, text):
+    def check_prefix(self, text):
         """Raises `DataError` for a text that begins with languages in a wrong way."""
         if found := TEXT_PREFIX.match(text):
             for code in filter(None, found.groups()):
