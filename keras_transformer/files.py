@@ -11,9 +11,10 @@ import stat
 
 from keras_transformer.errors import StorageError
 
-# Error codes for a full disk, an exceeded quota, and an exceeded file size limit.
-_DISK_FULL_CODES = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_DISK_FULL_TEXTS = tuple(os.strerror(number) for number in _DISK_FULL_CODES)
+# Errors about a full disk, an exceeded quota, and an exceeded file size limit.
+_DISK_FULL_TEXTS = [
+    os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+]
 
 
 def require_readable_path(path, error_class):
@@ -215,26 +216,16 @@ def convert_disk_full_errors(path):
     except StorageError:  # already names the path
         raise
     except Exception as error:
-        if not is_disk_full_error(error):
+        # TensorFlow's errors have no errno, and Keras drops it for HDF5 and zip files,
+        # so the message is searched.
+        reason = next((text for text in _DISK_FULL_TEXTS if text in str(error)), None)
+        if reason is None:
             raise
         path = getattr(error, "filename", None) or path
-        reason = f"{_reason(error)}, {_free(path)}"
+        reason = f"{reason}, {_free(path)}"
         raise StorageError(
             f"{_message(path, reason)}. Free space or raise the limit"
         ) from error
-
-
-def is_disk_full_error(error):
-    """Returns whether an error reports a full disk or an exceeded size limit."""
-    if isinstance(error, OSError) and error.errno in _DISK_FULL_CODES:
-        return True
-    # TensorFlow's errors have no errno, and Keras drops it for HDF5 and zip files, so
-    # the message is searched.
-    return any(text in str(error) for text in _DISK_FULL_TEXTS)
-
-
-def _reason(error):
-    return next((text for text in _DISK_FULL_TEXTS if text in str(error)), str(error))
 
 
 def _free(path):

@@ -60,15 +60,23 @@ def open_model(
         return ExportedTranslator(source.weights, allow_unsafe, parallel_parts, warn)
     recipe = source.recipe()
     task = read_task(source.path) if source.kind == "preset" else None
-    settings = _translator_settings(task, recipe)
+    settings = {}  # that are stored with the model
+    if recipe is not None:
+        settings = {"search": recipe.decoding}
+        settings["max_source_length"] = recipe.data.max_length
+    elif task is not None:
+        settings = {"search": task.search, "max_source_length": task.max_source_length}
     path, tokenizer, model = load_model(source, allow_unsafe)
     if adapters:
         apply_adapters(model, adapters)
     if ensemble:
         model = _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe)
 
+    from keras_transformer.decoding.options import BeamSearch
     from keras_transformer.decoding.translator import Translator
 
+    if settings:
+        settings["search"] = BeamSearch(**settings["search"].model_dump())
     try:
         opened = Translator(
             model,
@@ -84,20 +92,6 @@ def open_model(
     opened.data = recipe.data if recipe else None
     opened.low_score = task.low_score if task else None
     return opened
-
-
-def _translator_settings(task, recipe):
-    """Returns the arguments of `Translator` that are stored with a model."""
-    from keras_transformer.decoding.options import BeamSearch
-
-    if recipe is not None:
-        search, max_source_length = recipe.decoding, recipe.data.max_length
-    elif task is not None:
-        search, max_source_length = task.search, task.max_source_length
-    else:
-        return {}
-    search = BeamSearch(**search.model_dump())
-    return {"search": search, "max_source_length": max_source_length}
 
 
 def _load_ensemble(path, tokenizer, model, ensemble, allow_unsafe):

@@ -94,7 +94,10 @@ class PairFilter:
         if model.position_limit is not None:
             max_length = min(max_length, model.position_limit)
         for i, *sizes in zip(remaining, *lengths, strict=True):
-            reasons[i] = self._reason_of_lengths(max_length, *sizes)
+            if max(sizes) + 1 > max_length:  # The end id counts.
+                reasons[i] = "too_long"
+            elif max(sizes) > self.max_ratio * max(1, min(sizes)):
+                reasons[i] = "length_ratio"
         self.dropped.update(reason for reason in reasons if reason is not None)
         return reasons
 
@@ -185,13 +188,6 @@ class PairFilter:
         ]
         if ratios[0] < -_MIN_RATIO or ratios[1] > _MIN_RATIO:
             return "language"
-        return None
-
-    def _reason_of_lengths(self, max_length, *lengths):
-        if max(lengths) + 1 > max_length:  # The end id counts.
-            return "too_long"
-        if max(lengths) > self.max_ratio * max(1, min(lengths)):
-            return "length_ratio"
         return None
 
 

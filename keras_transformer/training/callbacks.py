@@ -184,7 +184,11 @@ class AfterStep(keras.callbacks.Callback):
         self._has_restored_sums = any(self.progress.metrics)
 
     def on_train_batch_end(self, batch, logs=None):
-        self._count_step()
+        now = time.monotonic()
+        self.progress.step += 1
+        self.progress.seconds += now - self._time
+        self.progress.checkpoint_seconds += now - self._time
+        self._time = now
         self._report_skipped_update()
         if self.progress.step % self.log_steps == 0:
             self._log_metrics(logs)
@@ -195,13 +199,6 @@ class AfterStep(keras.callbacks.Callback):
             self.model.stop_training |= self.is_over()
         self.save_if_due()
         self._signals.stop_if_requested()
-
-    def _count_step(self):
-        now = time.monotonic()
-        self.progress.step += 1
-        self.progress.seconds += now - self._time
-        self.progress.checkpoint_seconds += now - self._time
-        self._time = now
 
     def _report_skipped_update(self):
         """Reports a skipped update. Stops training after too many in a row."""

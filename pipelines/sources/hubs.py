@@ -1,6 +1,7 @@
 """Sources of sentence pairs: TensorFlow Datasets, and datasets of Hugging Face."""
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 
@@ -49,14 +50,13 @@ class TfdsPairs(Pairs):
         self.source_language = source_language
         self.target_language = target_language
         self.data_dir = data_dir
-        self._builder = None
 
     def __iter__(self) -> Iterator[Pair]:
         # The import takes seconds, so it waits until a dataset is read.
         import tensorflow_datasets as tfds
 
-        builder = self._prepared_builder()
-        source, target = self._languages(builder)
+        builder = self._builder
+        source, target = self._languages()
         with _convert_errors(f"{builder.name}, split {self.split!r}"):
             dataset = builder.as_dataset(
                 split=self.split,
@@ -80,38 +80,36 @@ class TfdsPairs(Pairs):
         For a dataset without a stored size (`TranslateFolder`), it is `None`, because
         the text may change while the version stays the same.
         """
-        builder = self._prepared_builder()
+        builder = self._builder
         if not builder.info.dataset_size:
             return None
         sizes = {
             name: (split.num_examples, split.num_bytes)
             for name, split in sorted(builder.info.splits.items())
         }
-        return repr(
-            (builder.info.full_name, self.split, *self._languages(builder), sizes)
-        )
+        return repr((builder.info.full_name, self.split, *self._languages(), sizes))
 
-    def _prepared_builder(self):
+    @functools.cached_property
+    def _builder(self):
+        """The dataset's builder, with the dataset prepared."""
         import tensorflow_datasets as tfds
 
-        if self._builder is None:
-            builder = self.name
-            if isinstance(builder, str):
-                with _convert_errors(f"data.name={self.name!r}"):
-                    builder = tfds.builder(self.name, data_dir=self.data_dir)
-            if not builder.info.splits:
-                with _convert_errors(f"preparing {builder.info.full_name}"):
-                    builder.download_and_prepare()
-            self._builder = builder
-        return self._builder
+        builder = self.name
+        if isinstance(builder, str):
+            with _convert_errors(f"data.name={self.name!r}"):
+                builder = tfds.builder(self.name, data_dir=self.data_dir)
+        if not builder.info.splits:
+            with _convert_errors(f"preparing {builder.info.full_name}"):
+                builder.download_and_prepare()
+        return builder
 
-    def _languages(self, builder) -> tuple[str, str]:
-        source, target = builder.info.supervised_keys or (None, None)
+    def _languages(self) -> tuple[str, str]:
+        source, target = self._builder.info.supervised_keys or (None, None)
         languages = self.source_language or source, self.target_language or target
         if None in languages or languages[0] == languages[1]:
             raise DataError(
                 "data.source_language and data.target_language must be two different "
-                f"languages of {builder.name}. Received: {languages[0]}, "
+                f"languages of {self._builder.name}. Received: {languages[0]}, "
                 f"{languages[1]}"
             )
         return languages
