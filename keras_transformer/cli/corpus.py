@@ -124,16 +124,8 @@ def translate_corpus(
       -s a.en -s b.en --pipeline-option direct_num_workers=2 \\
       --pipeline-option direct_running_mode=multi_processing
     """
-    _run(
-        "translate",
-        model,
-        source,
-        [],
-        output,
-        batch_size,
-        pipeline_option,
-        allow_unsafe,
-    )
+    run = {"batch_size": batch_size, "allow_unsafe": allow_unsafe}
+    _run("translate", model, source, output, [], pipeline_option, run)
 
 
 @corpus.command("score", cls=Command)
@@ -154,38 +146,24 @@ def score_pairs(
     keras-transformer corpus score saved_models/mine --output scores \\
       -s a.en -t a.de
     """
-    _run(
-        "score",
-        model,
-        source,
-        target,
-        output,
-        batch_size,
-        pipeline_option,
-        allow_unsafe,
-    )
+    run = {"batch_size": batch_size, "allow_unsafe": allow_unsafe}
+    _run("score", model, source, output, target, pipeline_option, run)
 
 
-def _run(
-    task, model, source, target, output, batch_size, pipeline_option, allow_unsafe
-):
+def _run(task, model, source, output, target, pipeline_option, arguments):
+    """Runs a task. `arguments` are others of `run_with_apache_beam`."""
     pipeline_options = _command_line_options(pipeline_option)
     _check_and_load(model)
     from keras_transformer.beam.inference import run_with_apache_beam
 
     export = console.find_model(model)
     console.require_export(export)
-    if allow_unsafe:
+    if arguments["allow_unsafe"]:
         console.warn_unsafe(export)
     run_with_apache_beam(
-        export.weights.resolve(),
-        task,
-        source,
-        output,
-        target,
-        batch_size=batch_size,
+        *(export.weights.resolve(), task, source, output, target),
         pipeline_options=pipeline_options,
-        allow_unsafe=allow_unsafe,
+        **arguments,
     )
 
 

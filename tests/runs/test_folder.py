@@ -275,7 +275,6 @@ def test_claim_keeps_the_vocabulary_of_lost_checkpoints(tmp_path):
     run_folder.claim(tmp_path, recipe())
     before = (tmp_path / "config.yaml").read_bytes()
     (tmp_path / "tokenizer").mkdir()
-    (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "saved.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"none is left\. Restore them"):
         run_folder.claim(tmp_path, recipe("model.d_model=32"), allow_changes=True)
