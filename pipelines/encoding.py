@@ -392,8 +392,7 @@ def _write_corpus(
                 if report is not None:
                     report(facts["num_read"])
         except (KeyboardInterrupt, SystemExit):
-            count = f"{facts['num_read']:,}"
-            logger.info("the ids of the first %s pairs are kept", count)
+            logger.info(f"the ids of the first {facts['num_read']:,} pairs are kept")
             raise
 
 

@@ -168,9 +168,8 @@ def decode_lines(
             yield line.decode(errors="replace") if errors == "replace" else None
     if count and errors == "replace":
         logger.warning(
-            "%s: %s line(s) not UTF-8, the first is line %d; unreadable bytes were "
-            "replaced. %s",
-            *(name, f"{count:,}", first, LATIN_HINT),
+            f"{name}: {count:,} line(s) not UTF-8, the first is line {first}; "
+            f"unreadable bytes were replaced. {LATIN_HINT}"
         )
 
 

@@ -137,9 +137,8 @@ def run_with_apache_beam(
     num_cut = sum(counter.result for counter in counted)
     if num_cut:
         logger.warning(
-            "%d lines or their translations exceed the export's maximum length, "
-            "so they were truncated",
-            num_cut,
+            f"{num_cut} lines or their translations exceed the export's maximum "
+            "length, so they were truncated"
         )
     for path in written:
         if not FileSystems.exists(path):  # the source has no lines

@@ -105,13 +105,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# PyPI distributions of each backend. Their metadata gives the version without
-# importing the backend, which would take seconds.
-_BACKENDS = {
-    "tensorflow": ("tensorflow", "tensorflow-cpu", "tf-nightly"),
-    "jax": ("jax",),
-    "torch": ("torch",),
-}
 
 
 def _print_version(is_requested: bool):
@@ -128,15 +121,14 @@ def _print_version(is_requested: bool):
 
 
 def _version(name):
+    """Returns the version of a distribution, without importing it for seconds."""
     # At the top of the module, this import would slow down --help by more than 10%.
     import importlib.metadata
 
-    for distribution in _BACKENDS.get(name, (name,)):
-        try:
-            return importlib.metadata.version(distribution)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "(not installed)"
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
 
 
 def _keras_backend():

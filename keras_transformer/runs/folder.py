@@ -236,9 +236,8 @@ def claim(folder, recipe, allow_changes=False):
                 _warn_of_cooldown(folder, old.training, recipe.training)
             if unused := [key for key in changed if key in _START_KEYS]:
                 logger.warning(
-                    "%s: a run reads %s only at its start, so the change has no effect",
-                    folder,
-                    " and ".join(unused),
+                    f"{folder}: a run reads {' and '.join(unused)} only at its start, "
+                    "so the change has no effect"
                 )
             if changed or old is None:
                 return
@@ -272,10 +271,9 @@ def _warn_of_cooldown(folder, old, new):
     began, begins = (each.steps - each.cooldown_steps for each in (old, new))
     if step > began and begins > began:
         logger.warning(
-            "%s: the cooldown began after step %s. With training.steps=%s, it begins "
-            "after step %s, so the learning rate rises again",
-            folder,
-            *(f"{number:,}" for number in (began, new.steps, begins)),
+            f"{folder}: the cooldown began after step {began:,}. With "
+            f"training.steps={new.steps:,}, it begins after step {begins:,}, so the "
+            "learning rate rises again"
         )
 
 

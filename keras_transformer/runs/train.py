@@ -311,21 +311,17 @@ class _Run:
         """Reports at which step a run resumes, or that it is complete."""
         if step > end:
             logger.warning(
-                "the run has trained %d steps, more than training.steps=%d: it ends "
-                "here. To train further, set training.steps",
-                step,
-                end,
+                f"the run has trained {step} steps, more than training.steps={end}: it "
+                "ends here. To train further, set training.steps"
             )
         elif step == end:
             longer = "add a stage" if self.recipe.training.stages else "increase it"
             logger.info(
-                "already complete at step %s, as training.steps requires. To train "
-                "longer, %s",
-                f"{step:,}",
-                longer,
+                f"already complete at step {step:,}, as training.steps requires. To "
+                f"train longer, {longer}"
             )
         elif self.has_begun:
-            logger.info("resuming from step %s of %s", f"{step:,}", f"{end:,}")
+            logger.info(f"resuming from step {step:,} of {end:,}")
 
     def _fit_stage(self, stage, show_progress):
         """Trains up to the last step of a stage."""

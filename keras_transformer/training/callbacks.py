@@ -302,10 +302,9 @@ class AfterStep(keras.callbacks.Callback):
         """Reports that training has stopped before the last step, if it has."""
         if self.is_over() and self.progress.step < self.steps and self.trainer.writes:
             logger.info(
-                "stopped early at step %s: the last %s validations did not improve %s",
-                f"{self.progress.step:,}",
-                self.progress.validations_since_best,
-                self.metric,
+                f"stopped early at step {self.progress.step:,}: the last "
+                f"{self.progress.validations_since_best} validations did not improve "
+                f"{self.metric}"
             )
 
     def save_if_due(self):

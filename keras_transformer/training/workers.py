@@ -73,10 +73,8 @@ class Workers:
         from keras_transformer.training import multi_worker
 
         logger.warning(
-            "worker %s waits for all %s workers, at most %s seconds",
-            self.index,
-            self.count,
-            start_seconds,
+            f"worker {self.index} waits for all {self.count} workers, at most "
+            f"{start_seconds} seconds"
         )
         addresses = [*itertools.chain(*cluster.values())]
         try:
