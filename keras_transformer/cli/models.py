@@ -243,17 +243,15 @@ def _read_scores(path):
             f"{error}. The file must contain what `evaluate --json` prints, such as by "
             "`evaluate MODEL ... --json > scores.json`"
         ) from None
-    return [
-        {"name": _result_name(each), "signature": each.signature, "score": each.score}
-        for each in results
-        if each.score is not None  # `null` stands for an infinite perplexity
-    ]
-
-
-def _result_name(result):
-    """Returns a result's name, with the maximum sentence length if there is one."""
-    limit = result.max_words
-    return result.name + (f", at most {limit} words" if limit is not None else "")
+    scores = []
+    for each in results:
+        name = each.name
+        if each.max_words is not None:
+            name += f", at most {each.max_words} words"
+        if each.score is not None:  # `null` stands for an infinite perplexity
+            score = {"name": name, "signature": each.signature, "score": each.score}
+            scores.append(score)
+    return scores
 
 
 # Files to download from a Hugging Face repository.

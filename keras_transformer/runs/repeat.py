@@ -228,9 +228,11 @@ def _train_all(config, folders, seeds, jobs):
             for slot in range(jobs):
                 if waiting and slot not in running:
                     seed = waiting.pop(0)
-                    with _restrict_cores(slot, jobs):
-                        process = _start(config, folders[seed], seed, shows_progress)
+                    process = _start(config, folders[seed], seed, shows_progress)
                     running[slot] = seed, process
+                    if jobs > 1 and hasattr(os, "sched_setaffinity"):
+                        cores = sorted(os.sched_getaffinity(0))
+                        os.sched_setaffinity(process.pid, cores[slot::jobs])
             slot = _wait_for_one(running)
             seed, process = running.pop(slot)
             if process.returncode:
@@ -284,20 +286,6 @@ def _wait_for_one(running):
             if process.poll() is not None:
                 return slot
         time.sleep(0.2)
-
-
-@contextlib.contextmanager
-def _restrict_cores(slot, jobs):
-    """Restricts processes started in the context to an equal share of the cores."""
-    if jobs == 1 or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, cores[slot::jobs])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, cores)
 
 
 def _evaluate(recipe, test_pairs, seed, folder):
