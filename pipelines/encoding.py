@@ -352,7 +352,9 @@ def _write_corpus(
                 groups = create(group_file(side), np.uint16)
             else:  # of other text in an interrupted call
                 (folder / group_file(side)).unlink(missing_ok=True)
-            writers.append(_RowWriter(ids, offsets, tokenizer.end_id, groups))
+            if not offsets.length:
+                offsets.append(np.zeros(1, np.int64))
+            writers.append((tokenizer.end_id, ids, offsets, groups))
         if alignments is not None:
             begins = [
                 np.array([piece.startswith(b" ") for piece in each.piece_bytes()])
@@ -379,7 +381,7 @@ def _write_corpus(
                     groups = _align_subwords(links, chunk, reasons == "", begins, sides)
                 dropped_file.append(num_read + np.flatnonzero(reasons != ""))
                 for writer, rows, numbers in zip(writers, sides, groups, strict=True):
-                    writer.append(rows, reasons == "", numbers)
+                    _append_rows(rows, reasons == "", numbers, *writer)
                 for number in np.flatnonzero(reasons != ""):
                     is_target = is_good[0][number] and not is_good[1][number]
                     place = num_read + int(number) + 1, is_target
@@ -396,33 +398,22 @@ def _write_corpus(
             raise
 
 
-class _RowWriter:
-    """Appends ids of a side, with end ids, to one file, and their offsets to another.
+def _append_rows(rows, is_kept, groups, end_id, ids_file, offsets_file, groups_file):
+    """Appends rows of a side to its `_NpyFile`s, with end ids, whose group is 0.
 
-    The files are `_NpyFile`s.
+    Only rows of pairs are appended for which `is_kept`, a bool array, is true. `groups`
+    has the group of each id, or is `None`.
     """
-
-    def __init__(self, ids, offsets, end_id: int, groups=None):
-        self._ids, self._offsets, self._groups = ids, offsets, groups
-        self._end_id = end_id
-        if not offsets.length:
-            offsets.append(np.zeros(1, np.int64))
-
-    def append(self, rows: tf.RaggedTensor, is_kept: np.ndarray, groups=None) -> None:
-        """Appends the rows of the pairs for which `is_kept`, a bool array, is true.
-
-        `groups` has the group of each id. An end id has the group 0.
-        """
-        lengths = rows.row_lengths().numpy()
-        is_kept = np.repeat(is_kept, len(lengths) // len(is_kept))
-        ids = rows.flat_values.numpy()[np.repeat(is_kept, lengths)]
-        ends = np.cumsum(lengths[is_kept])
-        ids = np.insert(ids, ends, self._end_id)
-        if groups is not None:
-            groups = groups[np.repeat(is_kept, lengths)]
-            self._groups.append(np.insert(groups, ends, 0))
-        self._offsets.append(self._ids.length + np.cumsum(lengths[is_kept] + 1))
-        self._ids.append(ids)
+    lengths = rows.row_lengths().numpy()
+    is_kept = np.repeat(is_kept, len(lengths) // len(is_kept))
+    ids = rows.flat_values.numpy()[np.repeat(is_kept, lengths)]
+    ends = np.cumsum(lengths[is_kept])
+    ids = np.insert(ids, ends, end_id)
+    if groups is not None:
+        groups = groups[np.repeat(is_kept, lengths)]
+        groups_file.append(np.insert(groups, ends, 0))
+    offsets_file.append(ids_file.length + np.cumsum(lengths[is_kept] + 1))
+    ids_file.append(ids)
 
 
 class _NpyFile:

@@ -174,7 +174,7 @@ _TOKENIZERS = "keras_transformer.pipelines.tokenizers"
 TRAIN_POINTS = {
     "before the tokenizer is written": before(f"{_TOKENIZERS}.base:Tokenizer.save"),
     "before the ids file is closed": before(
-        "keras_transformer.pipelines.encoding:_RowWriter.append"
+        "keras_transformer.pipelines.encoding:_append_rows"
     ),
     "step": before(f"{TRAINING}.callbacks:AfterStep.on_train_batch_end"),
     "log line half written": partial_log_line,
