@@ -16,6 +16,7 @@ import typer
 from typer import Option
 from typer.core import TyperCommand
 
+import keras_transformer as kt
 from keras_transformer.cli import console
 from keras_transformer.cli.options import with_flags
 from keras_transformer.errors import UserError
@@ -133,13 +134,12 @@ class Command(TyperCommand):
 
 def _suggest_key(ctx, words):
     """Fails if a word is written like an option, but is the name of a recipe key."""
-    from keras_transformer.recipes.keys import dotted_recipe_keys, key_named
-
     for word in words:
-        name = word.removeprefix("--").replace("-", "_")
-        is_option = word.startswith("--")
-        if is_option and (key := key_named(name, dotted_recipe_keys())):
-            ctx.fail(f"No such option: {word}. Did you mean --set {key}=...?")
+        if word.startswith("--"):
+            name = word.removeprefix("--").replace("-", "_")
+            keys = kt.recipes.keys.dotted_recipe_keys()
+            if key := kt.recipes.keys.key_named(name, keys):
+                ctx.fail(f"No such option: {word}. Did you mean --set {key}=...?")
 
 
 def _name_values(parameter):

@@ -133,9 +133,7 @@ def require_run(path: pathlib.Path) -> None:
 
 def find_model(path):
     """Returns the `ModelSource` of a model: a path, a packaged or an `hf://` name."""
-    from keras_transformer.saving.names import locate
-
-    return locate(path)
+    return kt.saving.names.locate(path)
 
 
 def require_export(source):
@@ -247,9 +245,7 @@ def resume_hint(hint, run=None):
     except (KeyboardInterrupt, SystemExit) as stop:
         saved = ""
         if run is not None:
-            from keras_transformer.saving.names import checkpoint_paths
-
-            steps = [*checkpoint_paths(run / "checkpoints")]
+            steps = [*kt.saving.names.checkpoint_paths(run / "checkpoints")]
             saved = (
                 f"; step {steps[-1]:,} is saved" if steps else "; no step is saved yet"
             )

@@ -56,18 +56,16 @@ def distill(
         return [f"data.train={data}", *overrides]
 
     console.load_tensorflow()
-    from keras_transformer.runs.folder import has_begun, refuse_other_files
-
     # Errors are found before the translation, which takes longest.
     kt.recipes.load_recipe(
         "student", recipe_keys(dict.fromkeys(kept, source)), None, output
     )
     if output.is_dir():
-        refuse_other_files(output)
+        kt.runs.folder.refuse_other_files(output)
     folder.mkdir(parents=True, exist_ok=True)
     console.print_status("[1/3] translating")
     translate(teacher, source, translated, resume=True, allow_unsafe=allow_unsafe)
-    if has_begun(output):
+    if kt.runs.folder.has_begun(output):
         console.print_status("[2/3] not filtering: the run keeps its text")
     else:
         console.print_status("[2/3] filtering")

@@ -120,8 +120,6 @@ def evaluate(
     keras-transformer evaluate runs/mine --test-split
     keras-transformer evaluate runs/craft --metric f1 --reference dev.trees.gz
     """
-    from keras_transformer.recipes.schema import EvaluationSettings
-
     metrics = list(dict.fromkeys(metric))
     is_parsing = Metric.f1 in metrics
     model, *ensemble = map(console.find_model, [model, *ensemble])
@@ -151,7 +149,7 @@ def evaluate(
             raise UserError("pass the text to translate as --source")
         given = {"tokenize": tokenize, "lowercase": lowercase}
         recipe = model.recipe()
-        stored = recipe.evaluation if recipe else EvaluationSettings()
+        stored = recipe.evaluation if recipe else kt.recipes.schema.EvaluationSettings()
         scoring = _complete_scoring(given, stored.model_dump(), metrics)
         if test_split:
             sources, *references = _read_test_split(model)
@@ -222,8 +220,6 @@ def _complete_scoring(given, defaults, metrics=("bleu",)):
 
     Raises `UserError` unless sacreBLEU has the tokenizer of BLEU and its dependencies.
     """
-    from keras_transformer.recipes.schema import BLEU_TOKENIZERS, bleu_problem
-
     scoring = {
         name: defaults[name] if value is None else value
         for name, value in given.items()
@@ -232,9 +228,10 @@ def _complete_scoring(given, defaults, metrics=("bleu",)):
         return scoring
     name = scoring["tokenize"]
     label = "evaluation.tokenize=" if given["tokenize"] is None else "`tokenize` "
-    if name not in BLEU_TOKENIZERS:
-        raise UserError(f"{label}{name}: must be one of {', '.join(BLEU_TOKENIZERS)}")
-    if reason := bleu_problem(name):
+    known = kt.recipes.schema.BLEU_TOKENIZERS
+    if name not in known:
+        raise UserError(f"{label}{name}: must be one of {', '.join(known)}")
+    if reason := kt.recipes.schema.bleu_problem(name):
         raise UserError(f"{label}{name}: {reason}")
     return scoring
 
@@ -347,11 +344,9 @@ def _parse(translator, sentences, warnings):
 
 def score_parses(references, trees):
     """Returns the scores of all sentences and, if there are any, of the short ones."""
-    from keras_transformer.parsing.bracketing import SHORT_LENGTH, bracketing_score
-
     scores = {
-        max_words: bracketing_score(references, trees, max_words)
-        for max_words in (None, SHORT_LENGTH)
+        max_words: kt.parsing.bracketing_score(references, trees, max_words)
+        for max_words in (None, kt.parsing.bracketing.SHORT_LENGTH)
     }
     return [
         {
@@ -408,7 +403,6 @@ def score(
     translator = console.open_translator(
         model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
     )
-    from keras_transformer.decoding.scoring import PairScore
     from keras_transformer.evaluation.perplexity import compute_perplexity
 
     log_prob = num_tokens = num_done = 0
@@ -437,7 +431,7 @@ def score(
         if num_done:
             console.print_status("no perplexity: some scores are from an earlier call")
             return
-        perplexity = compute_perplexity([PairScore(log_prob, num_tokens)])
+        perplexity = compute_perplexity([kt.decoding.PairScore(log_prob, num_tokens)])
         if as_json:
             report = {"model": str(model), "perplexity": perplexity, "pairs": []}
             report = console.json_text(report, indent=None).removesuffix("]}")
@@ -530,9 +524,8 @@ def compare(
 
 
 def _compare_files(systems, references, given, settings):
-    from keras_transformer.recipes.schema import EvaluationSettings
-
-    scoring = _complete_scoring(given, EvaluationSettings().model_dump())
+    defaults = kt.recipes.schema.EvaluationSettings().model_dump()
+    scoring = _complete_scoring(given, defaults)
     texts = read_parallel_lines(*references, *systems)
     references, hypotheses = texts[: len(references)], texts[len(references) :]
     _warn_of_few_sentences(references[0])

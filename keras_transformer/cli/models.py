@@ -11,6 +11,7 @@ from typer import Argument, Option
 import keras_transformer as kt
 from keras_transformer.cli import console, options
 from keras_transformer.errors import UserError
+from keras_transformer.files import replace_folder
 from keras_transformer.pipelines.lines import read_lines
 from keras_transformer.untrusted import escape_controls
 
@@ -73,13 +74,11 @@ def models():
     keras-transformer info phrases
     echo "3 September 2021" | keras-transformer translate phrases
     """
-    from keras_transformer.saving.keras_file import read_metadata
-    from keras_transformer.saving.names import packaged_models
-
-    found = packaged_models()
+    found = kt.saving.names.packaged_models()
     width = max(map(len, found), default=0)
     for name, folder in found.items():
-        typer.echo(f"{name:{width}}  {read_metadata(folder).description}")
+        description = kt.saving.keras_file.read_metadata(folder).description
+        typer.echo(f"{name:{width}}  {description}")
 
 
 _WITH_CARD = ("saved_model", "preset", "huggingface", "marian")
@@ -326,7 +325,6 @@ def import_(
     console.load_tensorflow()
     from keras_transformer.interop.from_huggingface import is_huggingface_folder
     from keras_transformer.pipelines.tokenizers.marian import languages
-    from keras_transformer.saving.names import is_hub_name
 
     is_huggingface = is_huggingface_folder(folder)
     settings = engine, target_language, normalize
@@ -339,7 +337,7 @@ def import_(
             imported = kt.interop.import_huggingface(folder, *settings, source_language)
         else:
             imported = kt.interop.import_marian(folder, *settings)
-    if is_hub_name(path):
+    if kt.saving.names.is_hub_name(path):
         # huggingface_hub names the downloaded folder after the commit.
         imported.card_rows["imported from"] = f"{path}, commit {folder.name}"
     kt.interop.write_imported(imported, output)
@@ -368,9 +366,7 @@ def import_(
 
 def _local_folder(path):
     """Returns the model's folder, downloaded if `path` is `hf://OWNER/NAME`."""
-    from keras_transformer.saving.names import is_hub_name
-
-    if not is_hub_name(path):
+    if not kt.saving.names.is_hub_name(path):
         folder = pathlib.Path(path)
         if not folder.exists():
             raise UserError(
@@ -379,12 +375,11 @@ def _local_folder(path):
             )
         return folder
     from keras_transformer.interop.arrays import require_torch
-    from keras_transformer.saving.hub import download
 
-    folder = download(path, _PATTERNS)
+    folder = kt.saving.hub.download(path, _PATTERNS)
     if not any(folder.glob("*.safetensors")):
         require_torch(path)  # before gigabytes are downloaded
-        folder = download(path, _TORCH_PATTERNS)
+        folder = kt.saving.hub.download(path, _TORCH_PATTERNS)
     return folder
 
 
@@ -436,13 +431,8 @@ def extend_vocabulary(
     if allow_unsafe:
         console.warn_unsafe(model)
     console.load_tensorflow()
-    from keras_transformer.files import replace_folder
-    from keras_transformer.saving.keras_file import save_model
-    from keras_transformer.saving.load import load_model
-    from keras_transformer.saving.names import MODEL, TOKENIZER
-
     with console.quiet_libraries():
-        _, tokenizer, old = load_model(model, allow_unsafe)
+        _, tokenizer, old = kt.saving.load.load_model(model, allow_unsafe)
     is_shared = tokenizer.target is tokenizer
     if text and tokenizer.kind == "bpe" and not is_shared:
         raise UserError(
@@ -457,9 +447,12 @@ def extend_vocabulary(
     new, extended_tokenizer = kt.runs.extend_vocabulary(
         old, tokenizer, target_lines, size, source_lines
     )
+    names = kt.saving.names
     with replace_folder(output, must_be_new=True) as temporary:
-        extended_tokenizer.save(temporary / TOKENIZER)
-        save_model(new, temporary / MODEL, extended_tokenizer.fingerprint())
+        extended_tokenizer.save(temporary / names.TOKENIZER)
+        kt.saving.keras_file.save_model(
+            new, temporary / names.MODEL, extended_tokenizer.fingerprint()
+        )
     if not is_shared:
         _print_added(tokenizer.source, extended_tokenizer.source, "source ")
     _print_added(
@@ -468,7 +461,7 @@ def extend_vocabulary(
     console.print_status(
         f"run train --from {output}, so that the model learns to use the new subwords"
     )
-    typer.echo(output / MODEL)
+    typer.echo(output / names.MODEL)
 
 
 def _print_added(tokenizer, extended_tokenizer, side):

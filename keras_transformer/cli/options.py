@@ -19,9 +19,7 @@ def complete_recipe_names(incomplete: str):
 
 def complete_recipe_keys(incomplete: str):
     """Completes --set with the dotted keys of recipes, each followed by `=`."""
-    from keras_transformer.recipes.keys import dotted_recipe_keys
-
-    return [f"{key}=" for key in dotted_recipe_keys()]
+    return [f"{key}=" for key in kt.recipes.keys.dotted_recipe_keys()]
 
 
 def with_flags(message: str, command) -> str:
@@ -45,9 +43,7 @@ def search(beam_size, length_penalty, patience, decoding):
     values["patience"] = patience
     given = {name: value for name, value in values.items() if value is not None}
     if decoding:
-        from keras_transformer.recipes.load import read_decoding
-
-        given = read_decoding(decoding) | given
+        given = kt.recipes.load.read_decoding(decoding) | given
     return given
 
 

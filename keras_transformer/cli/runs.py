@@ -34,17 +34,16 @@ def plot(
     keras-transformer plot runs/mine
     keras-transformer plot runs/small runs/large --output comparison.pdf
     """
-    from keras_transformer.runs.report import SUFFIXES, draw_curves
-    from keras_transformer.saving.names import CURVES
-
     for run in runs:
         console.require_run(run)
     if output is None:
-        output = runs[0] / CURVES if len(runs) == 1 else pathlib.Path(CURVES)
+        output = pathlib.Path(kt.saving.names.CURVES)
+        output = runs[0] / output if len(runs) == 1 else output
     console.require_writable(output)
-    if output.suffix.lower() not in SUFFIXES:
-        raise UserError(f"--output {output}: must end in {', '.join(SUFFIXES)}")
-    draw_curves(runs, output)
+    suffixes = kt.runs.report.SUFFIXES
+    if output.suffix.lower() not in suffixes:
+        raise UserError(f"--output {output}: must end in {', '.join(suffixes)}")
+    kt.runs.report.draw_curves(runs, output)
     typer.echo(output)
 
 

@@ -111,7 +111,6 @@ def serve(
             f"{queue_size}"
         )
     from keras_transformer import serving
-    from keras_transformer.recipes.keys import name_hint
 
     for each in allow_host:
         if not serving.is_host_name(each):
@@ -150,7 +149,8 @@ def serve(
             known = served.limits.languages if served.limits else []
             for _, _, *own in pair or ():
                 if not {*own} <= {*known}:
-                    hint = name_hint(own[0], known) or "; it is not multilingual"
+                    hint = kt.recipes.keys.name_hint(own[0], known)
+                    hint = hint or "; it is not multilingual"
                     raise UserError(
                         f"--languages: the model has no language {own[0]}{hint}"
                     )
@@ -185,12 +185,11 @@ def _export_if_preset(model, path):
     if model.kind != "preset":
         yield model.path
         return
-    from keras_transformer.saving.hub import repository_name
-    from keras_transformer.saving.names import is_hub_name
-
     # Unlike `resolve`, `abspath` keeps the name of a symbolic link. "." has no name.
     folder = pathlib.Path(os.path.abspath(model.path))
-    name = repository_name(path) if is_hub_name(path) else folder.name
+    name = folder.name
+    if kt.saving.names.is_hub_name(path):
+        name = kt.saving.hub.repository_name(path)
     console.print_status(f"exporting {name}")
     opened = console.open_translator(model)
     with tempfile.TemporaryDirectory() as temporary:

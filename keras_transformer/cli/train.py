@@ -88,13 +88,11 @@ def train(
         overrides = [*overrides, "training.deterministic=true"]
     keys = {}
     if initial_model is not None:
-        from keras_transformer.saving.load import recipe_keys
-
         found = console.find_model(initial_model)
         if allow_unsafe:
             console.warn_unsafe(found)
             console.load_tensorflow()
-        keys = recipe_keys(found, allow_unsafe)
+        keys = kt.saving.load.recipe_keys(found, allow_unsafe)
         weights = found.weights or "its newest checkpoint"
         console.print_status(f"--from {initial_model}: using the weights of {weights}")
     loaded = load_adapted_recipe(recipe, overrides, keys, None if restart else output)
@@ -196,18 +194,16 @@ def load_adapted_recipe(*arguments):
     `arguments` are those of `load_recipe`. The chosen settings are printed.
     """
     from keras_transformer.machine import find_machine
-    from keras_transformer.recipes import load_recipe
-    from keras_transformer.recipes.automatic import check_files
 
     chosen = []  # a line per setting
-    recipe = load_recipe(*arguments, report=chosen.append)
-    check_files(recipe.data)
+    recipe = kt.recipes.load_recipe(*arguments, report=chosen.append)
+    kt.recipes.automatic.check_files(recipe.data)
     console.load_tensorflow()
     # The values of keys that are `auto` depend on the GPUs, which are found only after
     # TensorFlow has loaded.
     if chosen and find_machine().gpus:
         chosen.clear()
-        recipe = load_recipe(*arguments, report=chosen.append)
+        recipe = kt.recipes.load_recipe(*arguments, report=chosen.append)
     for line in chosen:
         console.print_status(line)
     return recipe

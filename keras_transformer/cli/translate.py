@@ -385,14 +385,12 @@ class _Job:
 
     def translate_document(self, document, num_done):
         """Yields the translations of a document's texts after the first `num_done`."""
-        from keras_transformer.decoding.markup import n_best_marked
-
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         texts = document.texts
         chunks = in_chunks(texts, CHUNK_SIZE, "translating", unit="texts", skip=skip)
         for start, chunk in chunks:
             self.warnings.numbers = document.line_numbers[start:]
-            found = n_best_marked(
+            found = kt.decoding.markup.n_best_marked(
                 *(self.translator, chunk, 1, document.syntax, self.protected),
                 name=self._name,
             )
@@ -407,15 +405,11 @@ class _Job:
         given = {} if None in prefixes else {"prefixes": prefixes}
         translator = self.translator
         if self.choose is not None:
-            from keras_transformer.decoding.spans import without_warnings
-
-            translator = without_warnings(translator)
+            translator = kt.decoding.spans.without_warnings(translator)
         if self.sampling_options is None:
             if given or not self.protected:
                 return translator.n_best(lines, count, **given)
-            from keras_transformer.decoding.markup import n_best_marked
-
-            return n_best_marked(
+            return kt.decoding.markup.n_best_marked(
                 *(translator, lines, count, "text", self.protected),
                 name=self._name,
             )

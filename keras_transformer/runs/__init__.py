@@ -17,6 +17,7 @@ __getattr__, __dir__ = lazy_names(
         "average",
         "corpora",
         "cost",
+        "folder",
         "plan",
         "repeat",
         "report",

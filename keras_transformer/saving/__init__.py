@@ -14,5 +14,7 @@ _NAMES = {
 __all__ = list(_NAMES)
 
 __getattr__, __dir__ = lazy_names(
-    __name__, ("checkpoints", "info", "load", "preset"), _NAMES
+    __name__,
+    ("checkpoints", "hub", "info", "keras_file", "load", "names", "preset"),
+    _NAMES,
 )
