@@ -1,9 +1,11 @@
 """Sources of sentence pairs: TensorFlow Datasets, and datasets of Hugging Face."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Iterator
+from typing import Any
 
 from keras_transformer.errors import DataError, install_hint
 from keras_transformer.pipelines.lines import content_hash, visible_files
@@ -11,6 +13,7 @@ from keras_transformer.pipelines.sources.base import Pair, Pairs, Path
 from keras_transformer.pipelines.sources.text_files import check_sides, nested_pair
 
 
+@dataclasses.dataclass(eq=False)
 class TfdsPairs(Pairs):
     """Pairs of a TFDS translation dataset, in the stored order.
 
@@ -37,19 +40,11 @@ class TfdsPairs(Pairs):
             or a language does not exist, or the dataset cannot be prepared.
     """
 
-    def __init__(
-        self,
-        name,
-        split: str = "train",
-        source_language: str | None = None,
-        target_language: str | None = None,
-        data_dir: Path | None = None,
-    ):
-        self.name = name
-        self.split = split
-        self.source_language = source_language
-        self.target_language = target_language
-        self.data_dir = data_dir
+    name: Any
+    split: str = "train"
+    source_language: str | None = None
+    target_language: str | None = None
+    data_dir: Path | None = None
 
     def __iter__(self) -> Iterator[Pair]:
         # The import takes seconds, so it waits until a dataset is read.
@@ -142,6 +137,7 @@ def _decode_text(text: bytes | str) -> str | None:
         return None
 
 
+@dataclasses.dataclass(eq=False)
 class HuggingFacePairs(Pairs):
     """Pairs of a dataset that the package `datasets` loads, in the stored order.
 
@@ -163,24 +159,16 @@ class HuggingFacePairs(Pairs):
             not exist, and later if an example lacks one of the texts.
     """
 
-    def __init__(
-        self,
-        name: str,
-        split: str = "train",
-        source: str = "translation.en",
-        target: str = "translation.de",
-        config: str | None = None,
-        revision: str | None = None,
-        streaming: bool = False,
-    ):
-        check_sides(source, target)
-        self.name = name
-        self.split = split
-        self.source = source
-        self.target = target
-        self.config = config
-        self.revision = revision
-        self.streaming = streaming
+    name: str
+    split: str = "train"
+    source: str = "translation.en"
+    target: str = "translation.de"
+    config: str | None = None
+    revision: str | None = None
+    streaming: bool = False
+
+    def __post_init__(self):
+        check_sides(self.source, self.target)
 
     def __iter__(self) -> Iterator[Pair]:
         examples = self._load(
