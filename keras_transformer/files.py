@@ -106,9 +106,7 @@ def replace_folder(folder, must_be_new=False, is_kept=False):
                 _rename_over(temporary, folder, old)
         sync(folder.parent)
     except BaseException as error:
-        # A `BlockingIOError` means that another process writes to the folder.
-        kept_after = (KeyboardInterrupt, SystemExit, BlockingIOError)
-        if not is_kept or not isinstance(error, kept_after):
+        if not is_kept or not isinstance(error, KeyboardInterrupt | SystemExit):
             remove_tree(temporary)
         raise
 
