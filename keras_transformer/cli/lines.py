@@ -11,7 +11,6 @@ import itertools
 import json
 import os
 import pathlib
-import re
 import sys
 from typing import Any
 
@@ -35,6 +34,8 @@ from keras_transformer.untrusted import read_json
 # Lines per chunk, enough that sorting by length yields batches of similarly long lines.
 # Chunks of 2,000 lines are not faster, and those of 250 are 5% slower.
 CHUNK_SIZE = 500
+# Opening such a path would replace a file to which output is redirected.
+_STDOUT = ("/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 
 
 def is_file(path):
@@ -142,8 +143,7 @@ def require_output(output, *inputs):
 
     `None` is skipped.
     """
-    if output is not None and _descriptor(output) is None:
-        console.require_writable(output)
+    console.require_writable(output)
     if output is None or not output.is_file():
         return
     if any(output.samefile(path) for path in inputs if path and path.exists()):
@@ -167,18 +167,13 @@ def open_binary_output(path: pathlib.Path | None):
     A file appears under its name only when it is complete. Devices and pipes are
     written to directly.
     """
-    if path is None:
+    if path is None or str(path) in _STDOUT:
         if sys.stdout is None:
             raise UserError("standard output is closed; pass a file as --output")
         yield sys.stdout.buffer
         return
     if is_stream(path):
-        descriptor = _descriptor(path)
-        target = path if descriptor is None else descriptor
-        with (
-            convert_disk_full_errors(path),
-            open(target, "wb", closefd=descriptor is None) as file,
-        ):
+        with convert_disk_full_errors(path), open(path, "wb") as file:
             yield file
         return
     path = os.path.realpath(path)  # so that a link is kept and its target is replaced
@@ -187,18 +182,8 @@ def open_binary_output(path: pathlib.Path | None):
 
 
 def is_stream(path):
-    """Returns whether an output is a device, a pipe or an open descriptor."""
-    return _descriptor(path) is not None or (path.exists() and not path.is_file())
-
-
-def _descriptor(path):
-    """Returns the number of an open descriptor that `path` names, or `None`.
-
-    Opening such a path again would truncate a file to which output is redirected.
-    """
-    named = {"/dev/stdout": 1, "/dev/stderr": 2}
-    found = re.fullmatch(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)", str(path))
-    return int(found[1] or found[2]) if found else named.get(str(path))
+    """Returns whether an output is a device, a pipe or standard output."""
+    return str(path) in _STDOUT or (path.exists() and not path.is_file())
 
 
 def line_writer(file, line_end=b"\n"):
