@@ -4,15 +4,8 @@ import contextlib
 import sys
 import time
 
+from rich import progress
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 from rich.table import Column
 from rich.text import Text
 
@@ -24,7 +17,7 @@ class _Console(Console):
         self.quiet = True
 
 
-class _DetailsColumn(ProgressColumn):
+class _DetailsColumn(progress.ProgressColumn):
     """Column of details, the only one that is truncated in a narrow terminal."""
 
     def render(self, task):
@@ -57,14 +50,14 @@ class ProgressBar:
         self._interval = 0.5 if console.is_terminal else line_seconds
         self._bar = None
         if console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}"),
-                BarColumn(bar_width=20),
-                MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            self._bar = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(bar_width=20),
+                progress.MofNCompleteColumn(table_column=Column(no_wrap=True)),
                 _DetailsColumn(),
-                TimeElapsedColumn(table_column=Column(no_wrap=True)),
-                TextColumn("left"),
-                TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+                progress.TimeElapsedColumn(table_column=Column(no_wrap=True)),
+                progress.TextColumn("left"),
+                progress.TextColumn("{task.fields[left]}"),
                 console=console,
                 transient=transient,
             )
