@@ -26,11 +26,9 @@ from keras_transformer.pipelines.tokenizers.model_check import (
     piece_ids,
     spelled_bytes,
 )
-from keras_transformer.pipelines.tokenizers.normalization import clean
+from keras_transformer.pipelines.tokenizers.normalization import SPACES, clean
 
 END_PIECE, UNKNOWN, PADDING, START = "</s>", "<unk>", "<pad>", "<s>"
-# Characters that Python's `str.strip` removes.
-_SPACES = r"[\t-\r\x1c-\x20\x{85}\p{Z}]"
 # Same replacements as in the preprocessing script of OPUS-MT, which turns even a
 # full-width 1 into a quotation mark.
 _OPUS_REPLACEMENTS = {
@@ -290,7 +288,7 @@ class MarianTokenizer(MarianSide):
 
 def strip(strings):
     """Removes spaces around the texts of a string tensor, as `str.strip` does."""
-    return tf.strings.regex_replace(strings, f"^{_SPACES}+|{_SPACES}+$", "")
+    return tf.strings.regex_replace(strings, f"^{SPACES}|{SPACES}$", "")
 
 
 def _decode(model: str | None) -> bytes | None:

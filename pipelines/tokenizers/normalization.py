@@ -8,7 +8,7 @@ import tensorflow as tf
 from pydantic import BaseModel, ConfigDict, field_validator
 
 # White space as defined by Unicode or Python.
-_SPACES = r"[\t-\r\x1c-\x20\x{85}\x{a0}\p{Z}]+"
+SPACES = r"[\t-\r\x1c-\x20\x{85}\x{a0}\p{Z}]+"
 # Characters without width and control characters. Joiners, which some scripts need, and
 # visible signs such as U+06DD are kept.
 _INVISIBLE = (
@@ -64,7 +64,7 @@ def clean(strings):
     """
     strings = tf.convert_to_tensor(strings, tf.string)
     strings = tf.strings.regex_replace(strings, _INVISIBLE, "")
-    return tf.strings.strip(tf.strings.regex_replace(strings, _SPACES, " "))
+    return tf.strings.strip(tf.strings.regex_replace(strings, SPACES, " "))
 
 
 def normalize(strings):
