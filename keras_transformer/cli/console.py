@@ -5,7 +5,6 @@ import dataclasses
 import importlib.util
 import json
 import logging
-import math
 import os
 import pathlib
 import shlex
@@ -93,16 +92,10 @@ class _Handler(logging.Handler):
 
 def json_text(value, indent=2) -> str:
     """Returns JSON text. Numbers that are not finite become null."""
+    from pydantic_core import to_jsonable_python
 
-    def replace_nonfinite(value):
-        if isinstance(value, dict):
-            return {key: replace_nonfinite(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [replace_nonfinite(item) for item in value]
-        is_number = isinstance(value, float)
-        return None if is_number and not math.isfinite(value) else value
-
-    return json.dumps(replace_nonfinite(value), indent=indent)
+    finite = to_jsonable_python(value, inf_nan_mode="null")
+    return json.dumps(finite, indent=indent)
 
 
 # The functions below raise a `UserError` unless their condition holds.

@@ -420,12 +420,12 @@ def score(
         skip = num_done // CHUNK_SIZE * CHUNK_SIZE
         pairs = itertools.chain([first], pairs)
         scores = score_in_chunks(translator, pairs, warnings, total, skip)
-        texts = []
+        scored = []
         for number, pair in enumerate(scores, skip + 1):
             log_prob += pair.log_prob
             num_tokens += pair.num_tokens
             if as_json:
-                texts.append(console.json_text(pair._asdict(), indent=None))
+                scored.append(pair._asdict())
             elif number > num_done:
                 write_line(f"{pair.log_prob:.6f}")
         if num_done:
@@ -433,9 +433,8 @@ def score(
             return
         perplexity = compute_perplexity([kt.decoding.PairScore(log_prob, num_tokens)])
         if as_json:
-            report = {"model": str(model), "perplexity": perplexity, "pairs": []}
-            report = console.json_text(report, indent=None).removesuffix("]}")
-            write_line(f"{report}{', '.join(texts)}]}}")
+            report = {"model": str(model), "perplexity": perplexity, "pairs": scored}
+            write_line(console.json_text(report, indent=None))
     console.print_status(f"perplexity per subword: {perplexity:.4f}")
 
 
