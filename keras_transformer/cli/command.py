@@ -222,7 +222,9 @@ def _user_message(error):
     if isinstance(error, OSError) and error.strerror:
         what = "reading or writing failed" if _is_unnamed(error) else error.filename
         return f"{what}: {error.strerror}"
-    if isinstance(error, (MemoryError, *_tensorflow_memory_errors())):
+    # TensorFlow's class is named, because it need not be loaded.
+    is_tensorflow = type(error).__name__ == "ResourceExhaustedError"
+    if is_tensorflow or isinstance(error, MemoryError):
         # In a `tf.function`, lines about the source code come first. TensorFlow adds
         # the node in braces and the operation in brackets.
         lines = str(error).splitlines()
@@ -236,11 +238,6 @@ def _user_message(error):
         word = next(filter(_SURROGATES.search, error.object.split()))
         return f"{word}: must be UTF-8"
     return None
-
-
-def _tensorflow_memory_errors():
-    tensorflow = sys.modules.get("tensorflow")
-    return () if tensorflow is None else (tensorflow.errors.ResourceExhaustedError,)
 
 
 def _is_unnamed(error):
