@@ -7,7 +7,6 @@ import pathlib
 import re
 import secrets
 import shutil
-import stat
 
 from keras_transformer.errors import StorageError
 
@@ -150,22 +149,6 @@ def remove_tree(path):
     else:
         with contextlib.suppress(OSError):
             os.unlink(path)
-
-
-def remove_link(path):
-    """Removes `path` if it is a symbolic link or has more than one hard link.
-
-    Writing to `path` then creates a new file instead of changing a linked one.
-    """
-    with contextlib.suppress(FileNotFoundError):
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode) or is_hard_link(status):
-            os.unlink(path)
-
-
-def is_hard_link(status):
-    """Returns whether an `os.stat_result` describes a file with several hard links."""
-    return stat.S_ISREG(status.st_mode) and status.st_nlink > 1
 
 
 def sync(path):

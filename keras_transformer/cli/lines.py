@@ -18,7 +18,6 @@ from keras_transformer.cli import console
 from keras_transformer.errors import DataError, UserError
 from keras_transformer.files import (
     convert_disk_full_errors,
-    is_hard_link,
     replace_file,
     replace_text,
     sync,
@@ -220,8 +219,6 @@ def resumable_output(
     # Opening a named pipe would block until another process reads from it.
     if part.exists() and not part.is_file():
         raise UserError(f"{part}: must be a regular file; remove it to start over")
-    if part.is_symlink() or (part.exists() and is_hard_link(part.lstat())):
-        raise UserError(f"{part}: must not be a link; remove it to start over")
     with convert_disk_full_errors(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -19,7 +19,7 @@ from keras_transformer.errors import (
     UserError,
     require_backend,
 )
-from keras_transformer.files import remove_link, replace_text
+from keras_transformer.files import replace_text
 from keras_transformer.machine import find_cores
 from keras_transformer.recipes import dump_recipe, load_recipe
 from keras_transformer.recipes.keys import changed_keys, describe_changes
@@ -274,8 +274,10 @@ def _start(config, folder, seed, shows_progress):
     if shows_progress:
         return start(stdout=subprocess.DEVNULL)
     folder.mkdir(exist_ok=True)
-    remove_link(folder / LOG)
-    with open(folder / LOG, "ab") as log:
+    path = folder / LOG
+    if path.is_symlink() or (path.exists() and path.stat().st_nlink > 1):
+        path.unlink()  # Writing would change a file elsewhere.
+    with open(path, "ab") as log:
         return start(stdout=log, stderr=log)
 
 

@@ -374,20 +374,24 @@ def test_translate_memory_is_bounded(tmp_path):
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
 
 
+_IRREGULAR = "must be a regular file; remove it"
+_NO_RECORD = "its record .out.made.json is missing or damaged. Delete both"
+
+
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda part, other: os.link(other, part), "must not be a link"),
-        (lambda part, other: os.symlink(other, part), "must not be a link"),
-        (lambda part, _: os.mkfifo(part), "must be a regular file"),
-        (lambda part, _: os.mkdir(part), "must be a regular file"),
+        (lambda part, other: os.link(other, part), _NO_RECORD),
+        (lambda part, other: os.symlink(other, part), _NO_RECORD),
+        (lambda part, _: os.mkfifo(part), _IRREGULAR),
+        (lambda part, _: os.mkdir(part), _IRREGULAR),
     ],
 )
 def test_resume_refuses_a_part_that_is_not_a_file(translate, files, part, make, reason):
     other = files[0].with_name("other")
     other.write_text("somebody's\n")
     make(part, other)
-    message = f"error: {part}: {reason}; remove it to start over\n"
+    message = f"error: {part}: {reason} to start over\n"
     assert error_of(translate()) == message
     assert other.read_text() == "somebody's\n"
