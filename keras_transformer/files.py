@@ -51,8 +51,6 @@ def replace_file(path):
     temporary = temporary_name(path)
     try:
         with convert_disk_full_errors(path), _name_target(path, temporary):
-            # If the temporary path is a link, writing would change its target.
-            temporary.unlink(missing_ok=True)
             yield temporary
             with contextlib.suppress(OSError):
                 if not path.is_symlink():
@@ -87,8 +85,6 @@ def replace_folder(folder, must_be_new=False, is_kept=False):
     old = temporary.with_name(f"{temporary.name}-old")
     if is_kept:
         temporary = folder.with_name(f"{folder.name}.part")
-    else:
-        remove_tree(temporary)
     try:
         parents = folder.parents
         with convert_disk_full_errors(folder), _name_target(folder, *parents):
@@ -116,7 +112,6 @@ def _rename_over(temporary, folder, old):
     if exists:
         # A crash while the old folder is removed must not leave a part of it at
         # `folder`.
-        remove_tree(old)
         os.rename(folder, old)
     try:
         os.rename(temporary, folder)
