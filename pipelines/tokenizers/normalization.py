@@ -91,6 +91,8 @@ def compose(strings):
     tables = _tables()
     rest = tf.strings.regex_replace(strings, tables["may_change"], "")
     places = tf.where(rest != strings)
+    if tf.executing_eagerly() and not len(places):
+        return strings
     decoded = tf.strings.unicode_decode(tf.gather_nd(strings, places), "UTF-8")
     # Each character is decomposed, and marks are sorted by their combining class.
     found = _lookup(tables["decomposed"], decoded.flat_values, -1)
