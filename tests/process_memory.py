@@ -10,7 +10,7 @@ import resource
 import sys
 
 # Bytes by which a process may grow before its garbage is collected. A collection takes
-# a second, because graphs consist of very many objects in reference cycles.
+# time, because graphs consist of very many objects in reference cycles.
 GROWTH = 100 << 20
 # Constant from the C library's malloc.h.
 M_ARENA_MAX = -8
@@ -27,8 +27,7 @@ def share_heaps():
 def free_if_grown(module):
     """Frees the graphs of a test module if the process has grown by `GROWTH`.
 
-    The remaining objects are frozen: the garbage collector skips them until the next
-    call that frees memory.
+    The remaining objects are frozen: the garbage collector skips them from now on.
     """
     global _limit
     if resident_bytes() < _limit:
@@ -38,7 +37,6 @@ def free_if_grown(module):
         if is_own and hasattr(value, "cache_clear"):
             value.cache_clear()
     _forget_custom_gradients()
-    gc.unfreeze()
     gc.collect()
     gc.freeze()
     # Otherwise, the C library would not return freed memory to the system.
