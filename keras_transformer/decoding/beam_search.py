@@ -17,7 +17,7 @@ from keras_transformer.decoding.loop import (
 from keras_transformer.decoding.options import BeamSearch, SpecialIds
 from keras_transformer.decoding.required import Progress, choose
 from keras_transformer.decoding.top_k import top_k
-from keras_transformer.numerics.indexing import gather, shape
+from keras_transformer.numerics.indexing import gather, gather_each, shape
 from keras_transformer.numerics.softmax import best_log_probs
 
 NEG_INF = float("-inf")
@@ -289,7 +289,7 @@ def _add_required(progress, may_follow, edges, end_id, logits, log_probs, tokens
         is_known, ops.any(ops.logical_and(is_same, is_earlier), axis=2)
     )
     is_new = ops.logical_and(may_follow, ops.logical_not(is_known))
-    added_log_probs = ops.take_along_axis(logits, added, axis=1)
+    added_log_probs = gather_each(logits, added, axis=1)
     added_log_probs = ops.where(is_new, ops.minimum(added_log_probs, 0.0), NEG_INF)
     return (
         ops.concatenate([log_probs, added_log_probs], axis=1),
@@ -429,7 +429,7 @@ def _allocate(state, candidates, tokens, end_id, index, may_follow, edges):
     is_low = ops.logical_and(at_limit[:, None, None], banks < highest)
     candidates = ops.where(is_low, NEG_INF, candidates)
     places = choose(candidates, banks, beam_size)
-    return ops.take_along_axis(candidates, places, axis=2), places
+    return gather_each(candidates, places, axis=2), places
 
 
 def _update_finished(state, sequences, scores, finished, length):

@@ -268,7 +268,7 @@ def compact(cache, window=None):
 
     def merge(main, recent):
         merged = ops.concatenate([main, recent], axis=2)
-        return merged if slots is None else gather_each(merged, slots)
+        return merged if slots is None else gather_each(merged, slots, axis=2)
 
     layers = tuple(
         Growing(
@@ -282,8 +282,8 @@ def compact(cache, window=None):
     if slots is None:
         return cache._replace(layers=layers)
 
-    positions = gather_each(cache.positions, slots) if cache.has_positions else ()
-    return Cache(layers, gather_each(cache.ancestors, slots), positions)
+    positions = gather_each(cache.positions, slots, 2) if cache.has_positions else ()
+    return Cache(layers, gather_each(cache.ancestors, slots, axis=2), positions)
 
 
 def reachable_slots(ancestors):

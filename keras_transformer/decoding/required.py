@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from keras import ops
 
-from keras_transformer.numerics.indexing import gather, shape
+from keras_transformer.numerics.indexing import gather, gather_each, shape
 
 # Marks after an alternative: another one follows, another phrase follows, and another
 # phrase follows that begins only where this one has ended.
@@ -145,18 +145,14 @@ class Progress(NamedTuple):
         `parents` and `tokens`, int32 `[batch, beam_size]`, are the extended hypotheses
         of the same sentence and the tokens.
         """
-        is_open = ops.take_along_axis(self.is_open, parents, axis=1)
-        parents, tokens = parents[:, :, None], tokens[:, :, None]
-        matched = ops.logical_and(
-            ops.take_along_axis(open_places, parents, axis=1),
-            self.ids[:, None] == tokens,
+        is_open, may_match, ended, met = (
+            gather_each(each, parents, axis=1)
+            for each in (self.is_open, open_places, self.pending(), self.met)
         )
+        tokens = tokens[:, :, None]
+        matched = ops.logical_and(may_match, self.ids[:, None] == tokens)
         ends_word = self._replace(is_open=is_open)._ends_word(tokens, edges)
-        ended = ops.take_along_axis(self.pending(), parents, axis=1)
-        met = ops.logical_or(
-            ops.take_along_axis(self.met, parents, axis=1),
-            ops.logical_and(ended, ends_word),
-        )
+        met = ops.logical_or(met, ops.logical_and(ended, ends_word))
         if edges is not None:
             is_open = gather(edges[1], tokens[:, :, 0])
         return self._replace(matched=matched, met=met, is_open=is_open)

@@ -15,7 +15,7 @@ from keras_transformer.decoding.loop import (
 )
 from keras_transformer.decoding.options import Sampling, SpecialIds
 from keras_transformer.decoding.top_k import top_k as select_top_k
-from keras_transformer.numerics.indexing import gather, shape
+from keras_transformer.numerics.indexing import gather, gather_each, shape
 
 
 def sample(
@@ -69,7 +69,7 @@ def sample(
             sampling.top_k,
             sampling.top_p,
         )
-        log_probs = ops.take_along_axis(logits, tokens, axis=1)
+        log_probs = gather_each(logits, tokens, axis=1)
         if not decoder.returns_log_probs:
             log_probs = log_probs - ops.logsumexp(logits, axis=-1, keepdims=True)
         tokens = ops.reshape(tokens, (-1, num_samples))
@@ -155,7 +155,7 @@ def _draw(logits, uniforms, top_k, top_p):
     places = ops.minimum(places, _count(cumulative < total))
     if tokens is None:
         return places
-    return ops.take_along_axis(tokens, places, axis=1)
+    return gather_each(tokens, places, axis=1)
 
 
 def _count(condition):

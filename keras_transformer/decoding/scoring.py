@@ -4,6 +4,8 @@ from typing import NamedTuple
 
 from keras import ops
 
+from keras_transformer.numerics.indexing import gather_each
+
 
 class PairScore(NamedTuple):
     """The log-probability of a given translation.
@@ -45,6 +47,6 @@ def sequence_log_probs(logits, labels, pad_id=0, unknown_id=1):
     known = labels
     if unknown_id is not None:
         known = ops.where(labels < logits.shape[-1], labels, unknown_id)
-    picked = ops.take_along_axis(logits, known[:, :, None], axis=2)[:, :, 0]
+    picked = gather_each(logits, known[:, :, None], axis=2)[:, :, 0]
     log_probs = picked - ops.logsumexp(logits, axis=-1)  # [batch, target_length]
     return ops.sum(ops.where(labels == pad_id, 0.0, log_probs), axis=1)

@@ -3,7 +3,7 @@
 from keras import ops
 
 from keras_transformer.decoding.loop import WrappingDecoder, next_logits
-from keras_transformer.numerics.indexing import shape
+from keras_transformer.numerics.indexing import gather_each, shape
 
 NEG_INF = float("-inf")
 # Attention below this value counts as this value, because its logarithm is needed.
@@ -108,7 +108,7 @@ class SteeredDecoder(WrappingDecoder):
         penalty = self._search.repetition_penalty
         size = self._search.no_repeat_ngram_size
         if penalty != 1:
-            before = ops.take_along_axis(logits, history, axis=1)
+            before = gather_each(logits, history, axis=1)
             changed = ops.where(before < 0, before * penalty, before / penalty)
             logits = _replace(logits, history, is_known, changed)
         if size:

@@ -16,18 +16,21 @@ def gather(x, indices, axis=0):
     return tf.gather(x, indices, axis=axis)
 
 
-def gather_each(x, indices):
-    """Gathers `indices`, int32 `[batch, k]`, from axis 2 of `x`, `[batch, n, m, ...]`.
+def gather_each(x, indices, axis):
+    """Gathers `indices`, int32 `[..., k]`, from an axis of `x`, `[..., n, ...]`.
 
-    Each sentence of the batch has its own indices, which are not negative.
+    The first axes of `x` are those of `indices` but its last. Each of their entries has
+    its own indices, which are not negative.
     """
-    if keras.config.backend() != "tensorflow":
-        axes = (1,) * (len(x.shape) - 3)
-        indices = ops.reshape(indices, (indices.shape[0], 1, indices.shape[1], *axes))
-        return ops.take_along_axis(x, indices, axis=2)
-    import tensorflow as tf
+    batch_dims = len(indices.shape) - 1
+    if keras.config.backend() == "tensorflow":
+        import tensorflow as tf
 
-    return tf.gather(x, indices, axis=2, batch_dims=1)
+        return tf.gather(x, indices, axis=axis, batch_dims=batch_dims)
+    axes = (*range(batch_dims, axis), *range(axis + 1, len(x.shape)))
+    if axes:
+        indices = ops.expand_dims(indices, axes)
+    return ops.take_along_axis(x, indices, axis=axis)
 
 
 def shape(x):

@@ -12,12 +12,18 @@ GENERATOR = np.random.default_rng(6)
 
 
 @pytest.mark.parametrize("tail", [(), (4,)])
-def test_gather_each_takes_the_indices_of_each_sentence(tail):
+def test_gather_each_takes_the_indices_of_each_entry(tail):
     x = GENERATOR.normal(size=(2, 3, 7, *tail)).astype("float32")
+
+    def find(indices):
+        return numpy(gather_each(ops.array(x), ops.array(indices), axis=2))
+
     indices = np.array([[6, 0, 3, 3, 1], [2, 5, 4, 0, 6]], "int32")
-    found = numpy(gather_each(ops.array(x), ops.array(indices)))
     expected = [each[:, rows] for each, rows in zip(x, indices, strict=True)]
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(find(indices), expected)
+    indices = GENERATOR.integers(7, size=(2, 3, 4), dtype="int32")
+    expected = [[x[i, j][indices[i, j]] for j in range(3)] for i in range(2)]
+    np.testing.assert_array_equal(find(indices), expected)
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 5), (2, 1, 3, 5), (0, 4, 5)])
