@@ -223,7 +223,10 @@ def resumable_output(
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"{part}: another process is writing to it") from None
+            raise UserError(
+                f"{part}: another process is writing to it. Wait for its end, or use "
+                "another --output"
+            ) from None
         num_done = 0
         if file.tell():
             _check_record(part, output, record)

@@ -188,8 +188,9 @@ def export(
     search = options.search(beam_size, length_penalty, patience, decoding)
     if search and format == "ctranslate2":
         raise UserError(
-            "--beam-size, --length-penalty, --patience and --decoding are arguments of "
-            "CTranslate2's translate_batch; pass them there"
+            "CTranslate2's format contains no search settings. Pass beam_size, "
+            "length_penalty (of the form length^alpha), patience and others to its "
+            "translate_batch"
         )
     if score_file is not None:
         given["scores"] = _read_scores(given.pop("score_file"))

@@ -90,10 +90,11 @@ class Translator:
     """Translates text with a `Transformer` or an `Ensemble` (section 6.1 of the paper).
 
     Texts are translated in batches, and results are in the order of the input. A blank
-    text gives an empty translation. The lines of a text are translated separately, and
-    line breaks are kept. A line of more than `max_source_length` subwords is divided
-    into sentences, with a warning. A sentence that is still too long is divided between
-    words.
+    text gives an empty translation. Line breaks are kept, and lines are translated
+    separately. So are the sentences of a line if the model was trained with one
+    sentence per line (see `BeamSearch`). A line of more than `max_source_length`
+    subwords is always divided, with a warning, and a sentence that is still too long
+    between words.
 
     Args:
         model: `Transformer` or `Ensemble`. `align` does not support an ensemble.

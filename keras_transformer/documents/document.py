@@ -47,7 +47,7 @@ class Document:
         syntax: The inline markup, an argument of `decoding.translate_marked`.
 
     Raises:
-        DataError: If the content is not of the format.
+        DataError: If the suffix is another one, or the content is not of the format.
         OSError: If the file cannot be read.
         ValueError: If `attributes` is true, and the format is not HTML.
 
@@ -63,6 +63,11 @@ class Document:
         path = pathlib.Path(path)
         self._data = path.read_bytes() if data is None else data
         suffix = document_format(path)
+        if suffix is None:
+            raise DataError(
+                f"{path}: must end in {', '.join(FORMATS)}. Translate other files as "
+                "plain text, line by line"
+            )
         self.syntax, find_texts = FORMATS[suffix]
         if attributes:
             if self.syntax != "html":

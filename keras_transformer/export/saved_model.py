@@ -71,17 +71,16 @@ def export_saved_model(
     are on disk. docs/reference/signatures.md describes the inputs and outputs of all
     signatures:
 
-    - `serving_default`: The best translation of each text, with its score.
-    - `translate_n_best`: Up to `beam_size` different translations, best first.
-    - `translate_ids`: The best translation of each row of ids.
-    - `score`: The log-probability of a given translation of each text.
-    - `encode`: The encoder's output for each row of ids.
-    - `attend`: The attention between each text and a given translation.
+    - `"serving_default"`: The best translation of each text, with its score.
+    - `"translate_n_best"`: Up to `beam_size` different translations, best first.
+    - `"translate_ids"`: The best translation of each row of ids.
+    - `"score"`: The log-probability of a given translation of each text.
+    - `"encode"`: The encoder's output for each row of ids.
+    - `"attend"`: The attention between each text and a given translation.
 
-    Texts are UTF-8 of any length. Like `Translator`, an export translates them line by
-    line, and in segments if a line is longer than `max_source_length`. The
-    translation of a segment has at most `search.extra_length` subwords more than the
-    segment. A blank text has an empty translation with score 0.
+    Texts are UTF-8 of any length, and are divided into lines and sentences as by
+    `Translator`. The translation of each part has at most `search.extra_length` more
+    subwords than the part. A blank text has an empty translation with score 0.
 
     Signatures raise `InvalidArgumentError` for ids outside the vocabulary, unequal
     numbers of texts and translations, and batches of more than `max_batch_size` rows.

@@ -117,7 +117,9 @@ def parse_tree(text: str) -> Tree:
     pieces = ((1, piece) for piece in _PIECE.findall(text))
     trees = [tree for _, tree in _parse(pieces, "not a tree")]
     if len(trees) != 1:
-        raise DataError("must be exactly one tree, with at least one word")
+        raise DataError(
+            f"must be exactly one tree, with at least one word. Received: {text[:40]!r}"
+        )
     return trees[0]
 
 

@@ -158,9 +158,9 @@ def read_translations(output):
             )
         if _read_lines(folder / REFERENCES) != references:
             raise DataError(
-                f"{folders[0] / REFERENCES} and {folder / REFERENCES}: must be equal. "
-                "The test set changed between these seeds. Run `repeat` again: its "
-                "error names the old ones"
+                f"{folders[0] / REFERENCES} and {folder / REFERENCES}: must be equal, "
+                f"but the test set changed between these seeds. Delete {RESULT} of the "
+                "older one and run `repeat` again"
             )
     return translations, references
 

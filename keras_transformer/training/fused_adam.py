@@ -15,6 +15,9 @@ class FusedAdam(keras.optimizers.Adam):
     Keras's update consists of a dozen operations, each of which reads and writes whole
     tensors. Arguments, slots and results match `keras.optimizers.Adam`. With `amsgrad`,
     or on another backend, this class uses Keras's update.
+
+    Defaults are those of Keras. The paper has `beta_2=0.98` and `epsilon=1e-9` (section
+    5.3).
     """
 
     def apply(self, grads, trainable_variables=None):

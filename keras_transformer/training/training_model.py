@@ -122,7 +122,9 @@ class TrainingModel(keras.Model):
     Examples:
         >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=1000)
         >>> model = kt.training.TrainingModel(transformer, label_smoothing=0.1)
-        >>> model.compile(kt.training.FusedAdam(kt.training.NoamSchedule(d_model=128)))
+        >>> schedule = kt.training.NoamSchedule(d_model=128)
+        >>> optimizer = kt.training.FusedAdam(schedule, beta_2=0.98, epsilon=1e-9)
+        >>> model.compile(optimizer)
         >>> history = model.fit(batches, steps_per_epoch=1000)  # of training_dataset
     """
 

@@ -20,7 +20,7 @@ class TfdsPairs(Pairs):
     Iteration yields `(source, target)`. A side that is not UTF-8 is `None`. The first
     iteration downloads and prepares the dataset if necessary.
 
-    The dataset must have texts by language: a `Translation` feature
+    The dataset must have texts by language: a `tfds.features.Translation`
     (`wmt14_translate/de-en`), a text feature per language (`TranslateFolder`), or
     `TranslationVariableLanguages` (`ted_multi_translate`). Examples without both
     languages are skipped.

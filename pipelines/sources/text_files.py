@@ -196,8 +196,8 @@ class TsvFiles(PairLines):
         super().__init__(paths, source, target)
         if isinstance(source, str) != isinstance(target, str):
             raise DataError(
-                "data.source and data.target must both be column numbers or both be "
-                f"names. Received: {source!r} and {target!r}"
+                "`source` and `target` must both be column numbers or both be names. "
+                f"Received: {source!r} and {target!r}"
             )
         self._num_header_lines = int(isinstance(source, str))
         # Python would count a column below 1 from the end of the line.
@@ -433,7 +433,7 @@ def check_sides(source, target) -> None:
     """Raises `DataError` if both sides are the same column or key."""
     if source == target:
         raise DataError(
-            f"data.source and data.target must differ. Received: both are {source!r}"
+            f"`source` and `target` must differ. Received: both are {source!r}"
         )
 
 

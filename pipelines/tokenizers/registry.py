@@ -116,7 +116,7 @@ def train_tokenizer(
     if kind in [each.kind for each in _IMPORTED_CLASSES]:
         raise DataError(
             f"a {kind} tokenizer cannot be trained, only imported with its model. To "
-            "fine-tune that model, pass `--from MODEL`"
+            "fine-tune that model, set training.initial_model"
         )
     if kind not in _TRAINERS:
         raise DataError(
