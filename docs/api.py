@@ -31,7 +31,7 @@ DEFINITION = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(| = |:)", re.MULTILINE)
 WIDTH = 88
 # Methods that Keras calls, and those that are of use only to this package.
 HIDDEN = re.compile(
-    r"_|build$|get_config$|compute_output|update_step$|check_inputs$|steering$"
+    r"_(?!_call__)|build$|get_config$|compute_output|update_step$|check_inputs$|steering$"
 )
 # The sections of docstrings, and the headers of their tables.
 TABLES = {"Args": "Argument", "Attributes": "Attribute"}
@@ -193,6 +193,9 @@ def linked(text, value):
 
     parts = re.split(r"(^```(?:.*\n)+?```$)", text, flags=re.MULTILINE)
     parts[::2] = [re.sub(r"(?<!\[)`([\w.]+)`", link, part) for part in parts[::2]]
+    parts[::2] = [
+        re.sub(r"docs/reference/(\S+\.md)", r"[\1](\1)", each) for each in parts[::2]
+    ]
     return "".join(parts)
 
 
