@@ -461,7 +461,7 @@ def test_each_text_has_its_languages(nllb, tmp_path):
         "prefixes": ["Two ", ""],
         "required": ["", "dog|\u4e00\n\u4e00"],
     }
-    signature = exported._signature("translate_constrained")
+    signature = exported._loaded.signatures["translate_constrained"]
     found_rows = signature(**{name: tf.constant(each) for name, each in rows.items()})
     for text, score, best in zip(
         *(found_rows["translations"], found_rows["scores"], (first, second)),
