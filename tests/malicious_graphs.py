@@ -29,6 +29,11 @@ def write_unsafe_export(folder, marker):
         input_signature=[tf.TensorSpec([None], tf.string, "inputs")],
     )
     tf.saved_model.save(module, str(folder), signatures=module.translate)
+    write_limits(folder)
+
+
+def write_limits(folder):
+    """Writes the limits that every export has."""
     limits = ExportLimits(max_batch_size=9, max_source_length=99, end_id=3)
     (folder / LIMITS).parent.mkdir()
     (folder / LIMITS).write_text(limits.model_dump_json())

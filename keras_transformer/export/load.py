@@ -64,9 +64,9 @@ def load_saved_model(path, allow_unsafe=False):
         # Opening a named pipe would block forever. `rglob` does not follow links to
         # folders, but TensorFlow opens the files in them, so `glob` adds these files.
         require_regular([*path.rglob("*"), *path.glob("*/*")], ModelError)
+        limits = read_limits(path)
         if not allow_unsafe:
             check_saved_model(path)
-        limits = read_limits(path)
         with hide_normalizer_message():
             loaded = tf.saved_model.load(str(path))
         check_finite(path, loaded.signatures["serving_default"].variables)

@@ -205,7 +205,7 @@ def export_translator(
     constraints=False,
     warmup_requests=True,
 ):
-    """Exports an opened model with its search settings and a model card.
+    """Exports an opened model as a SavedModel, with search settings and a model card.
 
     Args:
         translator: `Translator` from `open_model`.

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 import tensorflow as tf
-from malicious_graphs import GRAPHS
+from malicious_graphs import GRAPHS, write_limits
 from tensorflow.core.protobuf import saved_model_pb2, saver_pb2
 from tensorflow.python.trackable.resource import CapturableResource
 
@@ -30,6 +30,7 @@ def export(folder, function, **tracked):
         serve, input_signature=[tf.TensorSpec([None], tf.string, name="inputs")]
     )
     tf.saved_model.save(module, str(folder), signatures=module.f)
+    write_limits(folder)
 
 
 def _saves(texts):
@@ -127,6 +128,7 @@ def test_check_refuses_a_version_1_graph(tmp_path):
     meta_graph.signature_def["serving_default"].CopyFrom(signature)
     builder.save()
     (version / "variables").mkdir()
+    write_limits(version)
     _assert_refused(tmp_path, marker, "not a SavedModel of version 2")
 
 

@@ -10,6 +10,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+from malicious_graphs import write_limits
 from tiny_export import SEARCH, TEXTS, open_translator
 
 import keras_transformer as kt
@@ -200,7 +201,7 @@ def test_opened_export_respects_its_batch_limit(tiny_export, tmp_path):
     assert expected.items() <= written.items()
     assert open_model(folder).batch_size == 64
     limits.write_text(json.dumps({**written, "max_batch_size": 2}))
-    assert ServedModel(folder).max_batch_size == 2
+    assert ServedModel(folder).limits.max_batch_size == 2
     small = open_model(folder)
     assert small.batch_size == 2
     assert len(small.translate(TEXTS)) == len(TEXTS)
@@ -360,6 +361,7 @@ def test_search_that_is_not_finite_is_an_error(tmp_path, value):
         input_signature=[tf.TensorSpec([None], tf.string, "inputs")],
     )
     tf.saved_model.save(module, str(tmp_path / "1"), signatures=module.serve)
+    write_limits(tmp_path / "1")
     with pytest.raises(ModelError, match=r"1: the model computes NaN or infinity"):
         open_model(tmp_path).translate(["der Hund"])
     served = ServedModel(tmp_path)
