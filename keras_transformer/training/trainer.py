@@ -140,7 +140,21 @@ class Trainer:
             self.progress.metrics = []
             self.log.note(STAGE, {})
 
-    def fit(self, dataset, steps, **options):
+    def fit(
+        self,
+        dataset,
+        steps,
+        checkpoint_minutes=10.0,
+        checkpoint_steps=None,
+        validate=None,
+        validation_steps=1000,
+        metric="bleu",
+        patience=None,
+        log_steps=100,
+        bar=True,
+        max_consecutive_skips=0,
+        locate_batch=None,
+    ):
         """Trains up to step `steps`.
 
         If a signal interrupts a validation, the next call repeats the validation before
@@ -151,25 +165,24 @@ class Trainer:
                 `progress.step`. On JAX, the step is first compiled for all `shapes` of
                 `TrainingBatches`.
             steps: Number of the last step.
-            checkpoint_minutes: Minutes of training between checkpoints, 10 by default.
+            checkpoint_minutes: Minutes of training between checkpoints.
             checkpoint_steps: Number of steps between checkpoints. If not `None`,
                 `checkpoint_minutes` is ignored.
             validate: Function without arguments that returns a mapping of metric names
                 to numbers. If `None`, `fit` does not validate.
-            validation_steps: Number of steps between validations, 1,000 by default.
-            metric: The metric that decides which model is best: `"bleu"` (the default),
-                `"chrf"`, `"f1"` or `"perplexity"`.
+            validation_steps: Number of steps between validations.
+            metric: The metric that decides which model is best: `"bleu"`, `"chrf"`,
+                `"f1"` or `"perplexity"`.
             patience: Number of validations without a better value after which training
                 stops. Later calls then do not train. If `None`, training never stops
                 early.
-            log_steps: Number of steps between lines of the training metrics, 100 by
-                default.
-            bar: Whether to show progress toward `steps` on standard error, `True` by
-                default. If later calls train further, pass the number of the run's last
-                step instead.
+            log_steps: Number of steps between lines of the training metrics.
+            bar: Whether to show progress toward `steps` on standard error. If later
+                calls train further, pass the number of the run's last step instead of
+                `True`.
             max_consecutive_skips: Maximum number of consecutive steps whose update is
-                skipped (see `TrainingModel`). Each skip is reported. With 0, the
-                default, the first one stops training, whatever `skip_nonfinite`.
+                skipped (see `TrainingModel`). Each skip is reported. With 0, the first
+                one stops training, whatever `skip_nonfinite`.
             locate_batch: Function that receives the number of a skipped step, from 1,
                 and returns the locations of the sentence pairs in its batch (list of
                 str, such as "file:line"). They are reported with the skip. If `None`,
@@ -183,8 +196,22 @@ class Trainer:
             SystemExit: On SIGTERM or SIGHUP, after the step is finished and saved. The
                 code is 143 or 129.
         """
-        with AfterStep(self, steps, **options) as after_step:
-            if after_step.validate and self.progress.validation_due:
+        after_step = AfterStep(
+            self,
+            steps,
+            checkpoint_minutes,
+            checkpoint_steps,
+            validate,
+            validation_steps,
+            metric,
+            patience,
+            log_steps,
+            bar,
+            max_consecutive_skips,
+            locate_batch,
+        )
+        with after_step:
+            if validate and self.progress.validation_due:
                 # The validation of an initial model, or one that a signal interrupted.
                 # The checkpoint of its step still says that it is due, and a scheduled
                 # one was not written.
