@@ -36,8 +36,9 @@ class Variations:
             biases.
         logits_bias: Whether each logit has a bias.
         layer_norm_epsilon: Number added to the variance in all layer normalizations.
-        timescales: Frequencies of the sinusoids, `"paper"` (section 3.5) or
-            `"tensor2tensor"` (see `sinusoids`). Only for `positions="sinusoidal"`.
+        timescales: Frequencies of the sinusoids, `"paper"` (10000^(-2i/d), section 3.5)
+            or `"tensor2tensor"` (10000^(-2i/(d-2)), as in Marian). Only for
+            `positions="sinusoidal"`.
         first_position: Index of the first position. Only for
             `positions="sinusoidal"`.
         zero_start_id: Id whose embedding is fixed at zero, so that the decoder starts

@@ -232,9 +232,9 @@ def check_budget(
     longest = int(max(copy.bound(longest) for copy in [_PAIRS, *copies]))
     if batch_tokens < longest:
         raise DataError(
-            "training.batch_tokens must be at least the longest sentence. Received: "
-            f"training.batch_tokens={batch_tokens}, longest sentence={longest}. "
-            "Increase training.batch_tokens or reduce data.max_length"
+            "`batch_tokens` must be at least the longest sentence. Received: "
+            f"batch_tokens={batch_tokens}, longest sentence={longest}. Increase it "
+            "(training.batch_tokens) or drop longer pairs (data.max_length)"
         )
     return longest
 
@@ -243,7 +243,7 @@ def check_start(seed: int, start_step: int) -> None:
     """Raises a `DataError` if the seed or the first step of training is negative."""
     if seed < 0 or start_step < 0:
         raise DataError(
-            "training.seed and the start step must not be negative. "
+            "`seed` and `start_step` must not be negative. "
             f"Received: seed={seed}, start_step={start_step}"
         )
 

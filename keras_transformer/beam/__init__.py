@@ -2,4 +2,6 @@
 
 from keras_transformer._imports import lazy_names
 
-__getattr__, __dir__ = lazy_names(__name__, ("corpus", "inference"))
+_NAMES = {"encode_with_apache_beam": "corpus", "run_with_apache_beam": "inference"}
+
+__getattr__, __dir__ = lazy_names(__name__, ("corpus", "inference"), _NAMES)

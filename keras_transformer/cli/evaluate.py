@@ -73,7 +73,8 @@ def evaluate(
         Option(
             "--source",
             "-s",
-            help="Text to translate (default for f1: words of the trees).",
+            help="Text to translate. Required with --reference, except for f1 "
+            "(default: words of the trees).",
         ),
     ] = None,
     test_split: Annotated[
@@ -539,7 +540,7 @@ def _compare_folders(folders, given, num_samples, seed):
         scoring = _complete_scoring(given, _stored_scoring(folders, given))
         systems, references = {}, None
         for folder in folders:
-            systems[str(folder)], others = kt.runs.repeat.read_translations(folder)
+            systems[str(folder)], others = kt.runs.repetition.read_translations(folder)
             if references not in (None, others):
                 raise UserError(
                     f"{folder}: must have the same references as {folders[0]}"
@@ -571,7 +572,7 @@ def _warn_of_few_sentences(references):
 
 def _stored_scoring(folders, given):
     """Returns the settings of BLEU that all recipes share, apart from those given."""
-    read_settings = kt.runs.repeat.read_evaluation_settings
+    read_settings = kt.runs.repetition.read_evaluation_settings
     missing = [name for name, value in given.items() if value is None]
     if not missing:
         return {}

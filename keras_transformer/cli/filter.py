@@ -46,13 +46,17 @@ def filter(
     ],
     min_score: Annotated[
         float | None,
-        Option(help="Minimum log-probability per target subword, e.g. -4."),
+        Option(
+            help="Minimum log-probability per target subword, e.g. -4. Pass this or "
+            "--keep-fraction."
+        ),
     ] = None,
     keep_fraction: Annotated[
         float | None,
         Option(
             callback=options.fraction,
-            help="Keep this fraction of the scored pairs, best first, e.g. 0.8.",
+            help="Keep this fraction of the scored pairs, best first, e.g. 0.8. Pass "
+            "this or --min-score.",
         ),
     ] = None,
     max_ratio: Annotated[

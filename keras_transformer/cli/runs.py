@@ -113,7 +113,7 @@ def repeat(
         console.print_status(f"seed {result['seed']}: BLEU {result['bleu']:.2f}")
 
     with console.resume_hint(f"complete {output}"):
-        kt.runs.repeat.repeat(loaded, numbers, output, jobs, on_seed)
+        kt.runs.repeat(loaded, numbers, output, jobs, on_seed)
     typer.echo((output / "results.md").read_text(encoding="utf-8"), nl=False)
 
 

@@ -30,7 +30,13 @@ def train(
         ),
     ] = None,
     output: Annotated[
-        pathlib.Path | None, Option("--output", "-o", metavar="RUN", help="Run folder.")
+        pathlib.Path | None,
+        Option(
+            "--output",
+            "-o",
+            metavar="RUN",
+            help="Run folder. Required, except with --dry-run.",
+        ),
     ] = None,
     overrides: options.Overrides = (),
     initial_model: Annotated[

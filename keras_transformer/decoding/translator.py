@@ -202,8 +202,10 @@ class Translator:
             **changes: Fields of `BeamSearch`.
 
         Raises:
-            ValueError: If a value is out of range.
+            ValueError: If a value is out of range, or a forbidden phrase contains no
+                word.
             TypeError: If `BeamSearch` has no such field.
+            ModelError: If the vocabulary lacks what a term of the glossary needs.
         """
         names = [field.name for field in dataclasses.fields(BeamSearch)]
         if unknown := [name for name in changes if name not in names]:

@@ -9,6 +9,7 @@ from keras_transformer.layers.multi_head_attention import MultiHeadAttention
 from keras_transformer.layers.positional_encoding import PositionalEncoding
 from keras_transformer.layers.restricted_attention import RestrictedSelfAttention
 from keras_transformer.layers.token_embedding import TokenEmbedding
+from keras_transformer.layers.transformer_layer import TransformerLayer
 from keras_transformer.numerics.dropout import Dropout
 from keras_transformer.numerics.normalization import LayerNormalization
 
@@ -25,6 +26,7 @@ __all__ = [
     "PositionalEncoding",
     "RestrictedSelfAttention",
     "TokenEmbedding",
+    "TransformerLayer",
     "causal_mask",
     "padding_mask",
 ]

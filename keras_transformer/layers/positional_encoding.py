@@ -94,8 +94,9 @@ class PositionalEncoding(keras.layers.Layer):
         kind: `"sinusoidal"`, or `"learned"` (Table 3, row E). With `"relative"` or
             `"rotary"`, nothing is added, as `MultiHeadAttention` uses the positions.
         max_length: Number of learned positions. Required for `"learned"`.
-        timescales: Frequencies of the sinusoids, `"paper"` or `"tensor2tensor"` (see
-            `sinusoids`). Only for `"sinusoidal"`.
+        timescales: Frequencies of the sinusoids, `"paper"` (10000^(-2i/d) for
+            dimensions 2i and 2i + 1) or `"tensor2tensor"` (10000^(-2i/(d-2)), as in
+            Marian). Only for `"sinusoidal"`.
         first_position: Offset added to all positions. Only for `"sinusoidal"`.
 
     Raises:

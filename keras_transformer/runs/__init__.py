@@ -6,6 +6,7 @@ _NAMES = {
     "average_run": "average",
     "extend_vocabulary": "vocabulary",
     "forward_flops": "cost",
+    "repeat": "repetition",
     "training_flops": "cost",
 }
 
@@ -19,7 +20,7 @@ __getattr__, __dir__ = lazy_names(
         "cost",
         "folder",
         "plan",
-        "repeat",
+        "repetition",
         "report",
         "table3",
         "train",

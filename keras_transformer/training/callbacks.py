@@ -121,16 +121,16 @@ class AfterStep(keras.callbacks.Callback):
 
     trainer: Any
     steps: int
-    checkpoint_minutes: float = 10.0
-    checkpoint_steps: int | None = None
-    validate: Any = None
-    validation_steps: int = 1000
-    metric: str = "bleu"
-    patience: int | None = None
-    log_steps: int = 100
-    bar: bool | int = True
-    max_consecutive_skips: int = 0
-    locate_batch: Any = None
+    checkpoint_minutes: float
+    checkpoint_steps: int | None
+    validate: Any
+    validation_steps: int
+    metric: str
+    patience: int | None
+    log_steps: int
+    bar: bool | int
+    max_consecutive_skips: int
+    locate_batch: Any
 
     def __post_init__(self):
         super().__init__()

@@ -8,7 +8,7 @@ from tiny_export import tiny_model as new_tiny_model
 import keras_transformer as kt
 from keras_transformer.errors import ModelError
 from keras_transformer.export import export_saved_model
-from keras_transformer.runs.repeat import repeat
+from keras_transformer.runs.repetition import repeat
 from keras_transformer.runs.table3 import ablate
 from keras_transformer.training import TrainingModel
 

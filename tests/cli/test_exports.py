@@ -47,8 +47,8 @@ def test_commands_reject_options_that_a_saved_model_lacks(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--format ctranslate2 --beam-size 3", "CTranslate2's format contains no search"),
-        ("--format ctranslate2 --patience 1", "CTranslate2's format contains no search"),
+        ("--format ctranslate2 --beam-size 3", "format contains no search settings"),
+        ("--format ctranslate2 --patience 1", "format contains no search settings"),
         ("--format ctranslate2 --parallel-parts 2", "--parallel-parts needs --format "),
         ("--format huggingface --jit-compile", "--jit-compile needs --format saved_mo"),
         ("--format marian --quantization none", "--quantization needs --format ctrans"),

@@ -21,7 +21,7 @@ from keras_transformer.opening import open_model
 from keras_transformer.pipelines.sources.phrases import phrases
 from keras_transformer.recipes import load_recipe
 from keras_transformer.runs import validation
-from keras_transformer.runs.repeat import LOG, read_translations, repeat
+from keras_transformer.runs.repetition import LOG, read_translations, repeat
 from keras_transformer.saving.names import read_final_scores
 
 JOBS = min(2, machine.find_machine().cores)
