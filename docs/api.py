@@ -9,7 +9,6 @@ of the page. A line `<!-- contents -->` is followed by a table of the page's ent
 import ast
 import functools
 import importlib
-import importlib.util
 import inspect
 import pathlib
 import re
@@ -18,6 +17,7 @@ import textwrap
 import keras
 import pydantic
 
+from keras_transformer import beam
 from keras_transformer.saving.info import markdown_table
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -31,7 +31,7 @@ DEFINITION = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(| = |:)", re.MULTILINE)
 WIDTH = 88
 # Methods that Keras calls, and those that are of use only to this package.
 HIDDEN = re.compile(
-    r"_(?!_call__)|build$|get_config$|compute_output|update_step$|check_inputs$|steering$"
+    r"_(?!_call__)|build$|get_config$|compute_output|apply$|update_step$|check_inputs$|steering$"
 )
 # The sections of docstrings, and the headers of their tables.
 TABLES = {"Args": "Argument", "Attributes": "Attribute"}
@@ -52,9 +52,9 @@ def find(name):
 
 def without_body(name):
     """Returns a function without its body, so that Beam need not be installed."""
-    module, _, name = name.replace("kt", "keras_transformer", 1).rpartition(".")
-    path = importlib.util.find_spec(module).origin
-    tree = ast.parse(pathlib.Path(path).read_text(encoding="utf-8"))
+    name = name.rpartition(".")[2]
+    path = ROOT / "keras_transformer" / "beam" / f"{beam._NAMES[name]}.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     tree.body = [each for each in tree.body if getattr(each, "name", None) == name]
     del tree.body[0].body[1:]
     names = {}
