@@ -101,7 +101,9 @@ def replace_folder(folder, must_be_new=False, is_kept=False):
                 _rename_over(temporary, folder, old)
         sync(folder.parent)
     except BaseException as error:
-        if not is_kept or not isinstance(error, KeyboardInterrupt | SystemExit):
+        # A `BlockingIOError` means that another process writes to the folder.
+        kept_after = (KeyboardInterrupt, SystemExit, BlockingIOError)
+        if not is_kept or not isinstance(error, kept_after):
             remove_tree(temporary)
         raise
 

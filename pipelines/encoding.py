@@ -1,6 +1,7 @@
 """Tokenizes a corpus once and stores its ids in a folder."""
 
 import contextlib
+import fcntl
 import hashlib
 import itertools
 import json
@@ -428,6 +429,11 @@ class _NpyFile:
 
     def __enter__(self):
         self._file = open(self._path, "r+b" if self._path.exists() else "w+b")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            reason = "another process is writing to it"
+            raise BlockingIOError(error.errno, reason, str(self._path)) from None
         self._write_header()
         self._file.flush()
         size = self._file.tell() + self.length * self._dtype.itemsize
