@@ -216,8 +216,9 @@ def resumable_output(
     complete. At the end, `convert` turns the bytes of all lines into the output's.
     """
     part = _part(output)
-    # Opening a named pipe would block until another process reads from it.
-    if part.exists() and not part.is_file():
+    # Opening a named pipe would block until another process reads from it, and writing
+    # through a link would change a file elsewhere.
+    if part.is_symlink() or (part.exists() and not part.is_file()):
         raise UserError(f"{part}: must be a regular file; remove it to start over")
     with convert_disk_full_errors(part), open(part, "ab") as file:
         try:

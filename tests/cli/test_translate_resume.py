@@ -383,7 +383,8 @@ _NO_RECORD = "its record .out.made.json is missing or damaged. Delete both"
     ("make", "reason"),
     [
         (lambda part, other: os.link(other, part), _NO_RECORD),
-        (lambda part, other: os.symlink(other, part), _NO_RECORD),
+        (lambda part, other: os.symlink(other, part), _IRREGULAR),
+        (lambda part, _: os.symlink("absent", part), _IRREGULAR),
         (lambda part, _: os.mkfifo(part), _IRREGULAR),
         (lambda part, _: os.mkdir(part), _IRREGULAR),
     ],
