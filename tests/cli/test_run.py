@@ -14,6 +14,7 @@ import prepared
 import pytest
 import tiny_export
 from commands import error_of, run_command
+from malicious_graphs import write_limits
 from phrases_run import SMALL
 from waiting import newest_step, wait_until
 
@@ -201,6 +202,7 @@ def test_open_model_rejects_other_files(folder, trained):
     content = trained[1].read_bytes()
     (folder / "broken" / "model.keras").write_bytes(content[: len(content) // 2])
     (folder / "broken_export" / "1" / "saved_model.pb").write_bytes(b"no model")
+    write_limits(folder / "broken_export" / "1")
     shutil.copy(trained[1], folder / "strange")
     tokenizer = pipelines.train_tokenizer("bpe", sentences(4, 99), 290)
     tokenizer.save(folder / "strange")

@@ -219,7 +219,7 @@ def test_weights_are_rounded_over_all_leaves(weight, expected):
 
 def test_budget_below_longest_sentence_is_rejected():
     source, target = np.array([3, 11, 4]), np.array([5, 6, 12])
-    message = r"training\.batch_tokens=11, longest sentence=12"
+    message = r"Received: batch_tokens=11, longest sentence=12"
     for plan in (plan_buckets, plan_few_buckets, sorted_batches):
         plan(source, target, 12)
         with pytest.raises(DataError, match=message):

@@ -239,7 +239,7 @@ def test_batches_have_the_special_ids_of_the_tokenizer(tmp_path):
 def test_training_dataset_rejects_invalid_arguments(corpus):
     longest = int(max(corpus.source_lengths.max(), corpus.target_lengths.max()))
     for use in (training_dataset, evaluation_dataset, steps_per_epoch):
-        with pytest.raises(DataError, match=f"training.batch_tokens={longest - 1},"):
+        with pytest.raises(DataError, match=f"Received: batch_tokens={longest - 1},"):
             use(corpus, longest - 1)
         use(corpus, longest)
     for name in ("seed", "start_step"):
