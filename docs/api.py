@@ -31,7 +31,10 @@ DEFINITION = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(| = |:)", re.MULTILINE)
 WIDTH = 88
 # Methods that Keras calls, and those that are of use only to this package.
 HIDDEN = re.compile(
-    r"_(?!_call__)|build$|get_config$|compute_output|apply$|update_step$|check_inputs$|steering$"
+    r"_(?!_call__)|compute_output|(build|get_config|apply|update_step|check_inputs|"
+    r"steering|all_reduce_sum|begin_stage|broadcast_from_chief|check_ids|compile_shapes|"
+    r"convert_worker_errors|describe_model|excluded_ids|layer_index|of_signatures|"
+    r"padded_batch|piece_bytes|random_states|rows_outside)$"
 )
 # The sections of docstrings, and the headers of their tables.
 TABLES = {"Args": "Argument", "Attributes": "Attribute"}
@@ -81,7 +84,7 @@ class Default(str):
 
     def __new__(cls, value):
         kind = type(value)
-        if kind.__module__.startswith("keras_transformer.") and value == kind():
+        if is_ours(kind) and value == kind():
             return super().__new__(cls, f"{kind.__name__}()")
         return super().__new__(cls, getattr(value, "__name__", repr(value)))
 
@@ -129,12 +132,18 @@ def body(value):
     return "\n\n".join(parts)
 
 
+def is_ours(value):
+    return value.__module__.startswith("keras_transformer.")
+
+
 def methods(owner):
     """Yields the name and the function of each public method of a class."""
     for name, value in vars(owner).items():
         value = getattr(value, "__func__", value)
         if not inspect.isfunction(value) or not value.__doc__ or HIDDEN.match(name):
             continue
+        if any(hasattr(base, name) for base in owner.__mro__[1:] if is_ours(base)):
+            continue  # The entry of the base has it.
         is_model = issubclass(owner, keras.Model) and not hasattr(keras.Model, name)
         if name == "call" or is_model or not issubclass(owner, keras.Layer):
             yield name, value
