@@ -141,7 +141,7 @@ def read_safetensors(path):
             arrays[name] = values.reshape(entry["shape"])
         # Arrays that share bytes could have any total size.
         if sum(each.nbytes for each in arrays.values()) != len(content) - start:
-            raise ValueError("its arrays must be its data")
+            raise ValueError("its arrays overlap or leave bytes unused")
         return arrays, metadata
     except ModelError:
         raise

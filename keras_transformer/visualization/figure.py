@@ -3,6 +3,7 @@
 import importlib.resources
 import json
 import math
+import pathlib
 import textwrap
 import warnings
 
@@ -104,7 +105,7 @@ def write_page(attention, path):
 
     Args:
         attention: `Attention`.
-        path: `pathlib.Path` of the HTML file.
+        path: Path of the HTML file.
     """
     data = {"texts": attention.texts, "isMean": attention.is_mean}
     for kind, scores in attention.scores.items():
@@ -115,4 +116,4 @@ def write_page(attention, path):
     text = json.dumps(data, ensure_ascii=False).replace("<", "\\u003c")
     files = importlib.resources.files("keras_transformer.visualization")
     page = files.joinpath("attention.html").read_text(encoding="utf-8")
-    path.write_text(page.replace("/*DATA*/null", text), encoding="utf-8")
+    pathlib.Path(path).write_text(page.replace("/*DATA*/null", text), encoding="utf-8")

@@ -130,7 +130,10 @@ class RecordFolder(Pairs):
                     for side, size in zip(sides, sizes, strict=True):
                         ids = side.flat_values
                         if tf.reduce_any((ids < 0) | (ids >= size)):
-                            raise DataError(f"{path}: has ids outside the vocabulary")
+                            raise DataError(
+                                f"{path}: has ids outside the vocabulary of {size} "
+                                "ids. Run `corpus prepare` again with its tokenizer"
+                            )
                     yield [tf.cast(side, tf.int32) for side in sides]
             except tf.errors.NotFoundError:
                 raise DataError(f"{path}: no such file") from None

@@ -115,7 +115,9 @@ class WordPieceTokenizer(Tokenizer):
         try:
             fields = _Fields.model_validate_json(content)
         except ValidationError:
-            raise DataError("not a WordPiece tokenizer") from None
+            raise DataError(
+                "not a WordPiece tokenizer. Copy the folder of the tokenizer again"
+            ) from None
         return cls(fields.vocabulary, fields.split_digits)
 
 
