@@ -3,8 +3,7 @@
     python benchmarks/gpu.py RESULT.json
 
 Needs jax, torch, transformers and keras, but not TensorFlow. All rows are full, so that
-all systems do the same work. A part takes one to two minutes on an H100. A part that
-fails is reported, and the others go on.
+all systems do the same work. A part that fails is reported, and the others go on.
 
 `--run RUN` also trains the model of a run from the start, by the clock, until it has
 `--bleu` on the validation text. Such a folder, with the encoded text, comes from
