@@ -37,15 +37,6 @@ _F1_SCORES = ("f1", "recall", "precision", "complete_match", "tagging_accuracy")
 _MAX_WARNINGS = 3
 # Fewer sentences are too few for a resampling test.
 _MIN_SENTENCES = 30
-References = Annotated[
-    list[pathlib.Path],
-    Option(
-        "--reference",
-        "-r",
-        help="Reference translations. Repeatable, for several references of each "
-        "sentence.",
-    ),
-]
 Tokenize = Annotated[
     str | None,
     Option(
@@ -67,7 +58,16 @@ Lowercase = Annotated[
 
 def evaluate(
     model: options.Model,
-    reference: References = (),
+    reference: Annotated[
+        list[pathlib.Path],
+        Option(
+            "--reference",
+            "-r",
+            help="Reference translations, or trees for f1. Required, unless "
+            "--test-split is given. Repeatable, for several references of each "
+            "sentence.",
+        ),
+    ] = (),
     source: Annotated[
         pathlib.Path | None,
         Option(
@@ -447,7 +447,15 @@ def compare(
             help="Translation files, or folders written by the `repeat` command.",
         ),
     ],
-    reference: References = (),
+    reference: Annotated[
+        list[pathlib.Path],
+        Option(
+            "--reference",
+            "-r",
+            help="Reference translations. Required for translation files. Repeatable, "
+            "for several references of each sentence.",
+        ),
+    ] = (),
     metric: Annotated[
         list[CorpusMetric],
         Option("--metric", "-m", help="Metric to compare. Repeatable."),

@@ -411,9 +411,9 @@ def extend_vocabulary(
 ):
     """Add subwords from new text to a model's vocabulary.
 
-    The vocabulary must be of the kind bpe. Existing subwords keep their ids and
-    weights. The weights of a new one start as the mean of those of its parts, so train
-    the new model with `train --from FOLDER`.
+    The vocabulary must be of the kind bpe, which no import has. Existing subwords keep
+    their ids and weights. The weights of a new one start as the mean of those of its
+    parts, so train the new model with `train --from FOLDER`.
 
     --source, --target and --text are repeatable. If source and target have separate
     vocabularies, --source extends the source's and --target the target's.
