@@ -1,6 +1,7 @@
 """Training batches by their number, and those of a few shapes, without TensorFlow."""
 
 import functools
+import threading
 
 import keras
 
@@ -25,6 +26,7 @@ class BatchOrder:
         self.buckets, leaves = corpus.plan(batch_tokens, planner)
         options = corpus.weights, corpus.copies
         self.steps_per_epoch = batches_per_epoch(self.buckets)
+        self._lock = threading.Lock()
 
         @functools.lru_cache(2)
         def batches_of(epoch):
@@ -35,7 +37,8 @@ class BatchOrder:
     def __getitem__(self, number):
         """Returns the rows of a batch, its `Bucket`, and its epoch."""
         epoch, place = divmod(int(number), self.steps_per_epoch)
-        rows, bucket = self._batches_of(epoch)[place]
+        with self._lock:  # two threads would both shuffle an epoch
+            rows, bucket = self._batches_of(epoch)[place]
         return rows, self.buckets[bucket], epoch
 
 
