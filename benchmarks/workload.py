@@ -64,15 +64,15 @@ def padded_dataset(folder):
     """Like `dataset`, but padded to the buckets' shapes, which XLA compiles once."""
     import tensorflow as tf
 
-    from keras_transformer.pipelines.batching import epoch_batches
+    from keras_transformer.pipelines.batching import epoch_batches, epoch_order
 
     found = corpus(folder)
     buckets, leaf_of_pair = found.plan(BATCH_TOKENS)
 
     def generate():
         for epoch in itertools.count():
-            batches = epoch_batches(buckets, leaf_of_pair, SEED, epoch)
-            for indices, bucket in batches:
+            order = epoch_order(buckets, leaf_of_pair, SEED, epoch)
+            for indices, bucket in epoch_batches(buckets, *order):
                 source_ids, *target = found.padded_batch(indices, buckets[bucket])
                 target_ids, labels = target
                 yield {"source_ids": source_ids, "target_ids": target_ids}, labels

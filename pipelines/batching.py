@@ -261,42 +261,59 @@ def batches_per_epoch(buckets: Sequence[Bucket]) -> int:
     return num_batches + -(-waiting[0] // buckets[0].batch_size)
 
 
-def epoch_batches(
+def epoch_order(
     buckets: Sequence[Bucket],
     leaf_of_pair: np.ndarray,
     seed: int,
     epoch: int,
     weights: np.ndarray | None = None,
     copies: Sequence[Copies] = (),
-) -> list[tuple[np.ndarray, int]]:
-    """Returns the batches of an epoch in random order, each `(rows, bucket index)`.
+) -> tuple[np.ndarray, np.ndarray]:
+    """Shuffles the corpus for an epoch. Equal arguments give equal orders.
 
-    Equal arguments give equal batches. If one of them is not full, it is the last.
+    Returns the rows' indices batch by batch, with the batches in random order, and the
+    bucket in which each of these rows is batched, int64 and int32 `[rows in epoch]`.
     """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(sample_rows(leaf_of_pair, weights, copies, random))
-    waiting = _positions(leaf_of_pair[order], len(buckets))
+    bucket_of_position = leaf_of_pair[order].astype(np.int32)
+    waiting = _positions(bucket_of_position, len(buckets))
     for number in range(len(buckets) - 1, 0, -1):
         bucket, positions = buckets[number], waiting[number]
-        num_full = len(positions) // bucket.batch_size * bucket.batch_size
-        waiting[number], rest = np.split(positions, [num_full])
+        rest = positions[len(positions) // bucket.batch_size * bucket.batch_size :]
+        bucket_of_position[rest] = bucket.parent
         waiting[bucket.parent] = np.concatenate([waiting[bucket.parent], rest])
-    shuffled = [
-        (positions[start : start + buckets[number].batch_size], number)
-        for number, positions in enumerate(map(np.sort, waiting))
-        for start in range(0, len(positions), buckets[number].batch_size)
+    batches = [
+        positions[start : start + bucket.batch_size]
+        for bucket, positions in zip(
+            buckets, _positions(bucket_of_position, len(buckets)), strict=True
+        )
+        for start in range(0, len(positions), bucket.batch_size)
     ]
-    random.shuffle(shuffled)
-    # The root may have a batch that is not full. Later pairs of the root fill it.
-    batches, short, size = [], np.array([], np.int64), buckets[0].batch_size
-    for positions, number in shuffled:
-        if number == 0:
-            short = np.concatenate([short, positions])
-            if len(short) < size:
-                continue
-            positions, short = np.split(short, [size])
-        batches.append((order[positions], number))
-    return [*batches, (order[short], 0)] if len(short) else batches
+    random.shuffle(batches)
+    # A batch that is not full can be anywhere in this order. `epoch_batches` fills it
+    # with later pairs of its bucket, so that the last one is not full.
+    positions = np.concatenate(batches)
+    return order[positions], bucket_of_position[positions]
+
+
+def epoch_batches(
+    buckets: Sequence[Bucket], order: np.ndarray, bucket_of_position: np.ndarray
+) -> list[tuple[np.ndarray, int]]:
+    """Divides an `epoch_order` into batches, each `(pair indices, bucket index)`.
+
+    The pairs of a bucket fill one batch after another. Batches are in the order of
+    their last pairs, and one that is not full comes last.
+    """
+    batches = []
+    for number, positions in enumerate(_positions(bucket_of_position, len(buckets))):
+        size = buckets[number].batch_size
+        for start in range(0, len(positions), size):
+            batch = positions[start : start + size]
+            place = len(batch) < size, int(batch[-1])
+            batches.append((place, order[batch], number))
+    batches.sort(key=lambda batch: batch[0])
+    return [(indices, number) for _, indices, number in batches]
 
 
 def sorted_batches(

@@ -7,7 +7,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveInt
 
 from keras_transformer.errors import DataError
-from keras_transformer.pipelines.batching import Bucket, plan_buckets
+from keras_transformer.pipelines.batching import Bucket, epoch_order, plan_buckets
 from keras_transformer.pipelines.lines import LATIN_HINT
 from keras_transformer.untrusted import read_json, require_regular
 
@@ -169,6 +169,10 @@ class EncodedCorpus:
             options = {"weights": self.weights, "copies": self.copies}
             self._plans[key] = planner(*lengths, batch_tokens, **options)
         return self._plans[key]
+
+    def epoch_order(self, plan, seed: int, epoch: int):
+        """Returns the order of an epoch's rows, given a `plan`."""
+        return epoch_order(*plan, seed, epoch, self.weights, self.copies)
 
     def lengths(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns the source and the target lengths of rows, with end ids."""

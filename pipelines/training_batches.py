@@ -23,14 +23,13 @@ class BatchOrder:
     """
 
     def __init__(self, corpus, batch_tokens, seed, planner=plan_buckets):
-        self.buckets, leaves = corpus.plan(batch_tokens, planner)
-        options = corpus.weights, corpus.copies
+        plan = self.buckets, _ = corpus.plan(batch_tokens, planner)
         self.steps_per_epoch = batches_per_epoch(self.buckets)
         self._lock = threading.Lock()
 
         @functools.lru_cache(2)
         def batches_of(epoch):
-            return epoch_batches(self.buckets, leaves, seed, epoch, *options)
+            return epoch_batches(self.buckets, *corpus.epoch_order(plan, seed, epoch))
 
         self._batches_of = batches_of
 

@@ -24,7 +24,7 @@ from keras_transformer.pipelines import (
 )
 from keras_transformer.pipelines.batching import (
     batches_per_epoch,
-    epoch_batches,
+    epoch_order,
     plan_buckets,
 )
 from keras_transformer.pipelines.datasets import batch_indices, epoch_rows
@@ -182,19 +182,21 @@ def test_epoch_samples_pairs_by_weight():
     buckets, leaves = plan_buckets(source, target, 500, weights=weights)
     counts = []
     for epoch in range(30):
-        batches = epoch_batches(buckets, leaves, 7, epoch, weights)
-        again = epoch_batches(buckets, leaves, 7, epoch, weights)
-        order = np.concatenate([rows for rows, _ in batches])
-        np.testing.assert_array_equal(order, np.concatenate([r for r, _ in again]))
+        order, of_position = epoch_order(buckets, leaves, 7, epoch, weights)
+        again, _ = epoch_order(buckets, leaves, 7, epoch, weights)
+        np.testing.assert_array_equal(order, again)
         seen = np.bincount(order, minlength=900)
         assert (seen[:300] == 1).all()
         assert set(seen[300:700]) == {0, 1}
         assert set(seen[700:]) == {2, 3}
         counts.append(seen)
         # Every epoch has the same number of batches. At most one of them is not full.
-        assert len(batches) == batches_per_epoch(buckets)
-        full = [len(rows) == buckets[number].batch_size for rows, number in batches]
-        assert all(full[:-1])
+        sizes = np.bincount(of_position, minlength=len(buckets))
+        batches = sum(
+            -(-size // bucket.batch_size)
+            for size, bucket in zip(sizes, buckets, strict=True)
+        )
+        assert batches == batches_per_epoch(buckets)
     mean = np.mean(counts, axis=0)
     # Pairs of similar length form one of at most 32 leaves of the bucket tree. In each
     # leaf, the number of samples is rounded up.
