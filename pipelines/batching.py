@@ -291,8 +291,8 @@ def epoch_order(
         for start in range(0, len(positions), bucket.batch_size)
     ]
     random.shuffle(batches)
-    # A batch that is not full can be anywhere in this order. `epoch_batches` fills it
-    # with later pairs of its bucket, so that the last one is not full.
+    # A batch that is not full can be anywhere in this order. The dataset emits it last,
+    # because tf.data's `bucket_by_sequence_length` forms the batches.
     positions = np.concatenate(batches)
     return order[positions], bucket_of_position[positions]
 
@@ -302,8 +302,8 @@ def epoch_batches(
 ) -> list[tuple[np.ndarray, int]]:
     """Divides an `epoch_order` into batches, each `(pair indices, bucket index)`.
 
-    The pairs of a bucket fill one batch after another. Batches are in the order of
-    their last pairs, and one that is not full comes last.
+    The batches are those of tf.data's `bucket_by_sequence_length`: one is complete at
+    its last pair, and one that is not full comes last.
     """
     batches = []
     for number, positions in enumerate(_positions(bucket_of_position, len(buckets))):
@@ -314,6 +314,22 @@ def epoch_batches(
             batches.append((place, order[batch], number))
     batches.sort(key=lambda batch: batch[0])
     return [(indices, number) for _, indices, number in batches]
+
+
+def skip_batches(
+    buckets: Sequence[Bucket],
+    order: np.ndarray,
+    bucket_of_position: np.ndarray,
+    num_batches: int,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns an `epoch_order` without the pairs of its first `epoch_batches`."""
+    if not num_batches:
+        return order, bucket_of_position
+    positions = np.arange(len(order))
+    batches = epoch_batches(buckets, positions, bucket_of_position)
+    is_left = np.ones(len(order), bool)
+    is_left[np.concatenate([each for each, _ in batches[:num_batches]])] = False
+    return order[is_left], bucket_of_position[is_left]
 
 
 def sorted_batches(

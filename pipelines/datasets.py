@@ -6,15 +6,17 @@ import numpy as np
 import tensorflow as tf
 
 from keras_transformer.pipelines.batching import (
+    Bucket,
     batches_per_epoch,
     check_start,
+    epoch_batches,
     plan_buckets,
     plan_few_buckets,
     sample_rows,
+    skip_batches,
     sorted_batches,
 )
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
-from keras_transformer.pipelines.training_batches import BatchOrder
 
 
 def training_dataset(
@@ -60,21 +62,35 @@ def training_dataset(
             f"`shard` must be (index, count) with index < count. Received: {shard}."
         )
     check_start(seed, start_step)
-    order = _order(corpus, batch_tokens, seed, pad_to_bucket)
+    plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
+    steps = batches_per_epoch(buckets)
     multiple = math.lcm(num_replicas, shard[1])
 
-    def padded_batch(number):
-        rows, bucket, epoch = order[number]
-        bucket = bucket if pad_to_bucket else None
-        return corpus.padded_batch(rows, bucket, multiple, shard, epoch)
+    def padded_batch(indices, bucket, epoch):
+        bucket = buckets[bucket] if pad_to_bucket else None
+        return corpus.padded_batch(indices, bucket, multiple, shard, int(epoch))
 
-    numbers = tf.data.Dataset.counter(start_step)
-    return _ids_dataset(numbers, padded_batch, corpus.input_names)
+    def order_of(epoch):
+        order = corpus.epoch_order(plan, seed, int(epoch))
+        # Pairs of skipped batches are left out here, since the dataset would take
+        # minutes to skip them in a large epoch.
+        num_skipped = start_step % steps if epoch == start_step // steps else 0
+        return skip_batches(buckets, *order, num_skipped)
+
+    def one_epoch(epoch):
+        order = tf.numpy_function(order_of, [epoch], (tf.int64, tf.int32))
+        return _index_batches(order, buckets, epoch)
+
+    dataset = tf.data.Dataset.counter(start_step // steps).flat_map(one_epoch)
+    dataset = _ids_dataset(dataset, padded_batch, corpus.input_names)
+    return dataset.apply(
+        tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
+    )
 
 
-def _order(corpus, batch_tokens, seed, pad_to_bucket):
+def _plan(corpus, batch_tokens, pad_to_bucket):
     planner = plan_few_buckets if pad_to_bucket else plan_buckets
-    return BatchOrder(corpus, batch_tokens, seed, planner)
+    return corpus.plan(batch_tokens, planner)
 
 
 def batch_indices(
@@ -101,8 +117,9 @@ def batch_indices(
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
     """
-    rows, _, _ = _order(corpus, batch_tokens, seed, pad_to_bucket)[step - 1]
-    return rows
+    plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
+    epoch, before = divmod(step - 1, batches_per_epoch(buckets))
+    return epoch_batches(buckets, *corpus.epoch_order(plan, seed, epoch))[before][0]
 
 
 def epoch_rows(corpus: EncodedCorpus) -> np.ndarray:
@@ -156,6 +173,18 @@ def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
     """
     buckets, _ = corpus.plan(batch_tokens)
     return batches_per_epoch(buckets)
+
+
+def _index_batches(order, buckets: list[Bucket], epoch) -> tf.data.Dataset:
+    """Returns batches `(pair indices [batch], bucket, epoch)` of an `epoch_order`."""
+    order = tuple(tf.ensure_shape(each, [None]) for each in order)
+    batches = tf.data.Dataset.from_tensor_slices(order).bucket_by_sequence_length(
+        element_length_func=lambda _, bucket: bucket,
+        bucket_boundaries=list(range(1, len(buckets))),
+        bucket_batch_sizes=[bucket.batch_size for bucket in buckets],
+        no_padding=True,
+    )
+    return batches.map(lambda indices, bucket: (indices, bucket[0], epoch))
 
 
 def _ids_dataset(dataset: tf.data.Dataset, padded_batch, names) -> tf.data.Dataset:

@@ -1,4 +1,4 @@
-"""Training batches by their number, and those of a few shapes, without TensorFlow."""
+"""Training batches of a few constant shapes, made without TensorFlow."""
 
 import functools
 import threading
@@ -9,36 +9,9 @@ from keras_transformer.pipelines.batching import (
     batches_per_epoch,
     check_start,
     epoch_batches,
-    plan_buckets,
     plan_few_buckets,
 )
 from keras_transformer.pipelines.encoded_corpus import EncodedCorpus
-
-
-class BatchOrder:
-    """The endless sequence of shuffled batches of training, by number from 0.
-
-    Each epoch contains every pair once, or as often as `corpus.weights` requires. Its
-    order depends on the seed and the epoch's number alone.
-    """
-
-    def __init__(self, corpus, batch_tokens, seed, planner=plan_buckets):
-        plan = self.buckets, _ = corpus.plan(batch_tokens, planner)
-        self.steps_per_epoch = batches_per_epoch(self.buckets)
-        self._lock = threading.Lock()
-
-        @functools.lru_cache(2)
-        def batches_of(epoch):
-            return epoch_batches(self.buckets, *corpus.epoch_order(plan, seed, epoch))
-
-        self._batches_of = batches_of
-
-    def __getitem__(self, number):
-        """Returns the rows of a batch, its `Bucket`, and its epoch."""
-        epoch, place = divmod(int(number), self.steps_per_epoch)
-        with self._lock:  # two threads would both shuffle an epoch
-            rows, bucket = self._batches_of(epoch)[place]
-        return rows, self.buckets[bucket], epoch
 
 
 class TrainingBatches(keras.utils.PyDataset):
@@ -80,27 +53,35 @@ class TrainingBatches(keras.utils.PyDataset):
         # Two threads prepare the next batches while a step is computed.
         super().__init__(workers=2)
         check_start(seed, start_step)
-        self._corpus, self._start_step = corpus, start_step
+        self._corpus, self._seed, self._start_step = corpus, seed, start_step
         self._num_replicas = num_replicas
-        self._order = BatchOrder(corpus, batch_tokens, seed, plan_few_buckets)
-        self.steps_per_epoch = self._order.steps_per_epoch
+        self._plan = corpus.plan(batch_tokens, plan_few_buckets)
+        self.steps_per_epoch = batches_per_epoch(self._plan[0])
         rows = {
             bucket: -(-bucket.batch_size // num_replicas) * num_replicas
-            for bucket in self._order.buckets
+            for bucket in self._plan[0]
         }
         self.shapes = [
             ((count, bucket.source_length), (count, bucket.target_length))
             for bucket, count in rows.items()
         ]
+        self._lock = threading.Lock()
+        self._batches = functools.lru_cache(2)(self._batches_of)
 
     @property
     def num_batches(self):
         return None  # endless
 
     def __getitem__(self, index):
-        rows, bucket, epoch = self._order[self._start_step + index]
+        epoch, number = divmod(self._start_step + index, self.steps_per_epoch)
+        with self._lock:  # two threads would both shuffle an epoch
+            indices, bucket = self._batches(epoch)[number]
         source_ids, target_ids, labels, *groups = self._corpus.padded_batch(
-            rows, bucket, self._num_replicas, epoch=epoch
+            indices, self._plan[0][bucket], self._num_replicas, epoch=epoch
         )
         inputs = source_ids, target_ids, *groups
         return dict(zip(self._corpus.input_names, inputs, strict=True)), labels
+
+    def _batches_of(self, epoch):
+        order = self._corpus.epoch_order(self._plan, self._seed, epoch)
+        return epoch_batches(self._plan[0], *order)
