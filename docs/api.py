@@ -33,7 +33,7 @@ WIDTH = 88
 HIDDEN = re.compile(
     r"_(?!_call__)|compute_output|(build|get_config|apply|update_step|check_inputs|"
     r"steering|all_reduce_sum|begin_stage|broadcast_from_chief|check_ids|compile_shapes|"
-    r"convert_worker_errors|describe_model|excluded_ids|layer_index|of_signatures|"
+    r"convert_worker_errors|describe_model|epoch_order|excluded_ids|layer_index|of_signatures|"
     r"padded_batch|piece_bytes|random_states|rows_outside)$"
 )
 # The sections of docstrings, and the headers of their tables.
