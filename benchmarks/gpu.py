@@ -12,8 +12,8 @@ machine with TensorFlow. Needs sentencepiece and sacrebleu.
 
 With small numbers, the script also runs on a CPU:
 
-    python benchmarks/gpu.py RESULT.json --sizes tiny --train 8 16 --decode 4 \
-        --vocabulary 500 --steps 2 --device cpu --run RUN --bleu 0.1 --pairs 20
+    python benchmarks/gpu.py RESULT.json --device cpu --precision float32 \
+        --sizes base --train 24 32 --decode 1 32 --steps 4
 """
 
 import argparse
@@ -68,10 +68,10 @@ def parts(options):
     """Yields the name and the systems of each part, each `(name, its arguments)`."""
     rows, length = options.train
     for size in options.sizes:
-        shape = size, options.vocabulary, rows, length
+        shape = options.precision, size, options.vocabulary, rows, length
         yield f"train {size}", [(OURS, *shape), (TORCH, *shape)]
     for rows in options.decode:
-        shape = options.sizes[0], options.vocabulary, rows, 32
+        shape = options.precision, options.sizes[0], options.vocabulary, rows, 32
         yield f"decode {rows}", [(OURS, *shape), (TRANSFORMERS, *shape)]
 
 
@@ -95,6 +95,9 @@ def main():
     parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--pairs", type=int, default=10_000, help="to validate")
     parser.add_argument("--device", choices=["gpu", "cpu"], default="gpu")
+    parser.add_argument(
+        "--precision", choices=["bfloat16", "float32"], default="bfloat16"
+    )
     options = parser.parse_args()
     # Two processes share the memory of the GPU.
     environment = {

@@ -1,9 +1,9 @@
 """Benchmark system: training or decoding on one GPU, by the system of the arguments.
 
 gpu.py starts it, and `interleaved` sends it turns. The arguments are "train" or
-"decode", the system, the size, the number of ids, rows and positions per row. Each
-function returns one that does so for some steps and returns the number of target
-tokens, and one that returns the memory used.
+"decode", the system, the precision, the size, the number of ids, rows and positions per
+row. Each function returns one that does so for some steps and returns the number of
+target tokens, and one that returns the memory used.
 """
 
 import math
@@ -14,7 +14,7 @@ import interleaved
 import numpy as np
 
 STARTED = time.perf_counter()
-kind, system, size, *numbers = sys.argv[1:]
+kind, system, precision, size, *numbers = sys.argv[1:]
 vocabulary, rows, length = map(int, numbers)
 SIZES = {
     "tiny": {"num_layers": 4, "d_model": 128, "d_ff": 256, "num_heads": 4},
@@ -37,7 +37,8 @@ def train_keras_transformer():
     import keras_transformer as kt
     from keras_transformer import training
 
-    keras.config.set_dtype_policy("mixed_bfloat16")
+    if precision == "bfloat16":
+        keras.config.set_dtype_policy("mixed_bfloat16")
     model = training.TrainingModel(kt.Transformer(vocabulary, **settings))
     schedule = training.NoamSchedule(settings["d_model"])
     model.compile(keras.optimizers.Adam(schedule, 0.9, 0.98, 1e-9))
@@ -59,7 +60,7 @@ def decode_keras_transformer():
     import keras_transformer as kt
     from keras_transformer.decoding.compiled import compile_for_ids
 
-    keras.config.set_dtype_policy("bfloat16")
+    keras.config.set_dtype_policy(precision)
     model = kt.Transformer(vocabulary, **settings)
     ids = random_ids(rows, length)
     model.build({"source_ids": ids.shape, "target_ids": ids.shape})
@@ -132,7 +133,7 @@ def train_torch():
 
     @torch.compile
     def forward(source, target, labels):
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, precision == "bfloat16"):
             logits = model(source, target, causal)
         return loss_of(logits.reshape(-1, vocabulary).float(), labels.reshape(-1))
 
@@ -173,7 +174,9 @@ def decode_transformers():
         scale_embedding=True,
         activation_function="relu",
     )
-    model = transformers.MarianMTModel(config).to(device, torch.bfloat16).eval()
+    model = (
+        transformers.MarianMTModel(config).to(device, getattr(torch, precision)).eval()
+    )
     ids = torch.from_numpy(random_ids(rows, length)).long().to(device)
     lengths = {"min_new_tokens": length, "max_new_tokens": length}
 
