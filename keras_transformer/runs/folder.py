@@ -213,8 +213,8 @@ def claim(folder, recipe, allow_changes=False):
         raise RunError(
             f"{folder / MODEL}: the checkpoints of this model are missing, so training "
             "cannot resume and would replace it. Choose another `output`. To start "
-            "from the weights of this model, set training.initial_model (`train "
-            f"--from`) to {folder}"
+            "from the weights of this model, set training.initial_model to "
+            f"{folder}"
         )
     # Restored checkpoints need their recipe and vocabulary, which are replaced below.
     refuse_lost_checkpoints(folder / _CHECKPOINTS)

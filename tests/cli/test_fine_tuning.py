@@ -174,7 +174,7 @@ def test_train_does_not_overwrite_a_model_without_checkpoints(initial_run, tmp_p
         RunError, match=r"model\.keras: the checkpoints of this model are missing"
     ) as error:
         train(recipe_from(initial_run, *NEW), tmp_path, progress=False)
-    assert f"training.initial_model (`train --from`) to {tmp_path}" in str(error.value)
+    assert f"set training.initial_model to {tmp_path}" in str(error.value)
     assert {path: path.read_bytes() for path in before} == before
 
 
