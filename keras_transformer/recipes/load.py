@@ -74,8 +74,8 @@ def recipe_template(name, path, train=None) -> str:
         return text
     if _NO_TEXT not in text:
         raise RecipeError(
-            f"{name}: the recipe already names its training text. Use --recipe "
-            "files, or omit --source and --target"
+            f"{name}: the recipe already names its training text. Choose the recipe "
+            "files, or pass no training files"
         )
     text = text.replace(_SET_FILES, "")
     files = dump_yaml(train, flow_style=True)
