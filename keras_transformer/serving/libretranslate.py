@@ -28,11 +28,23 @@ _FORMS = ["application/x-www-form-urlencoded", "multipart/form-data"]
 
 
 def parse_languages(text):
-    """Returns the (code, English name) of both languages in a text such as `en,de`.
+    """Reads the languages of a model from a text.
 
-    A multilingual model translates from any language to any other. For such a model,
-    the text names its own codes, as in `en=eng_Latn,de=deu_Latn,fr=fra_Latn`, and the
-    result has a third column with these. Returns `None` for other texts.
+    Args:
+        text: The codes of source and target, such as `"en,de"`. For a multilingual
+            model, which translates between any two of its languages, two or more codes,
+            each with the model's own, such as `"en=eng_Latn,de=deu_Latn"`.
+
+    Returns:
+        List of `(code, name)`, where the name is English, or of `(code, name,
+        model_code)` for a multilingual model. `None` if the text is not of this form.
+
+    Examples:
+        >>> from keras_transformer import serving
+        >>> serving.parse_languages("en,de")
+        [('en', 'English'), ('de', 'German')]
+        >>> serving.parse_languages("en=eng_Latn,de=deu_Latn")
+        [('en', 'English', 'eng_Latn'), ('de', 'German', 'deu_Latn')]
     """
     rows = [each.split("=") for each in text.split(",")]
     try:

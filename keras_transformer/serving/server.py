@@ -55,9 +55,18 @@ def serve(
 
 
 def listen(host, port):
-    """Binds an address and returns the listening socket, which reserves the port.
+    """Binds an address, so that no other program can take its port.
 
-    If the address cannot be bound, it is the `filename` of the `OSError`.
+    Args:
+        host: Name or IP address.
+        port: Port; 0 picks a free one.
+
+    Returns:
+        The listening socket.
+
+    Raises:
+        OSError: If the address cannot be bound. Its `filename` is the address, such as
+            `"localhost:8501"`.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
