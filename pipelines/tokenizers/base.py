@@ -121,7 +121,7 @@ class Tokenizer(tf.Module):
         Returns:
             string tensor `[batch]`, UTF-8.
         """
-        return self._join(self._text_ids(ids))
+        return self.join(self._text_ids(ids))
 
     def pieces(self) -> list[str]:
         """Returns the subwords in the order of their ids, as in the saved file."""
@@ -130,14 +130,15 @@ class Tokenizer(tf.Module):
     def piece_bytes(self) -> list[bytes]:
         """Returns the bytes that each id adds to a text, in the order of the ids.
 
-        An id that encodes one byte of a character adds this byte. Special ids add
-        nothing. With a lossless tokenizer, the joined bytes of a text's ids are a space
-        and the text, except where `BytePairTokenizer` escapes U+2581 or U+F8FE.
+        Forbidden and required phrases need them. An id that encodes one byte of a
+        character adds this byte. Special ids add nothing. If the tokenizer is lossless,
+        the joined bytes of a text's ids are a space and the text, except where a BPE
+        tokenizer escapes U+2581 or U+F8FE.
 
         Raises:
-            DataError: If the tokenizer is of a kind whose bytes are unknown.
+            DataError: If the bytes are unknown, as by default.
         """
-        raise NotImplementedError
+        raise DataError(f"the bytes of {self.kind} subwords are unknown")
 
     def characters(self) -> frozenset[str]:
         """Returns the characters in subwords that are not single bytes.
@@ -145,9 +146,10 @@ class Tokenizer(tf.Module):
         There are none if the bytes of the subwords are unknown.
         """
         try:
-            spelled = zip(self.pieces(), self.piece_bytes(), strict=True)
+            bytes_of = self.piece_bytes()
         except DataError:
             return frozenset()
+        spelled = zip(self.pieces(), bytes_of, strict=True)
         found = (each for piece, each in spelled if each[1:] or each == piece.encode())
         return frozenset().union(*(each.decode("utf-8", "ignore") for each in found))
 
@@ -203,7 +205,11 @@ class Tokenizer(tf.Module):
         return cls(content)
 
     def fingerprint(self) -> str:
-        """Returns a hash. Tokenizers with equal hashes produce equal ids."""
+        """Returns a str, by default a hash of what `save` writes.
+
+        Tokenizers with equal fingerprints produce equal ids. `encode_corpus` encodes a
+        corpus again, and `Translator` refuses a stored model, if it has changed.
+        """
         return hashlib.sha256(self._content + self._text_content()).hexdigest()
 
     def _text_content(self):
@@ -222,11 +228,16 @@ class Tokenizer(tf.Module):
         is_normalized = self.text is not None and self.text.normalization
         return self._normalize(strings) if is_normalized else strings
 
-    def _join(self, ids):
-        """Joins ids without special ids: RaggedTensor int32 to string `[batch]`.
+    def join(self, ids):
+        """Joins ids to texts for `detokenize`, which has removed the special ids.
 
-        The default joins `_surfaces`, the bytes of each id in a string tensor.
+        Args:
+            ids: RaggedTensor int32 `[batch, (length)]`, ids of the vocabulary.
+
+        Returns:
+            string tensor `[batch]`, UTF-8.
         """
+        # By default, `_surfaces` has the bytes of each id.
         surfaces = tf.gather(self._surfaces, ids.flat_values)
         strings = well_formed(
             tf.strings.unsorted_segment_join(surfaces, ids.value_rowids(), ids.nrows())

@@ -69,9 +69,9 @@ class SentencePieceVocabulary(Tokenizer):
     def _proto(self) -> ModelProto:
         return ModelProto.FromString(self._content)
 
-    def _join(self, ids):
+    def join(self, ids):
         """Joins ids, and reverses `escape_tensor`."""
-        strings = super()._join(ids)
+        strings = super().join(ids)
         strings = tf.strings.regex_replace(strings, ESCAPED_SPACE_MARK, SPACE_MARK)
         return tf.strings.regex_replace(strings, ESCAPED_ESCAPE, ESCAPE)
 

@@ -212,8 +212,8 @@ class FairseqTokenizer(Tokenizer):
         )
         return source, target, tf.where(is_known, texts, strings)
 
-    def _join(self, ids):
-        return strip(super()._join(ids))
+    def join(self, ids):
+        return strip(super().join(ids))
 
     def pieces(self) -> list[str]:
         names = {**{n: f">>{code}<<" for code, n in self.languages.items()}}

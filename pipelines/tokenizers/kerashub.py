@@ -91,7 +91,7 @@ class KerasHubTokenizer(Tokenizer):
             ids = tf.ragged.constant(ids, tf.int32, ragged_rank=1)
         return _renumber(ids, self._from_hub)
 
-    def _join(self, ids):
+    def join(self, ids):
         if tf.executing_eagerly() and not ids.nrows():
             return tf.zeros([0], tf.string)
         texts = self._hub.detokenize(_renumber(ids, self._to_hub))

@@ -146,8 +146,8 @@ class MarianSide(Tokenizer):
     def _lookup(self, pieces):
         return pieces.with_flat_values(self._numbers.lookup(pieces.flat_values))
 
-    def _join(self, ids):
-        strings = super()._join(ids)
+    def join(self, ids):
+        strings = super().join(ids)
         if self.model is None:
             return strings
         return strip(strings)
