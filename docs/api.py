@@ -3,7 +3,8 @@
 A line `<!-- api: kt.NAME -->` is followed by the entry of that class or function: its
 signature and its docstring. For a class, its methods follow; for a module, a table of
 its classes. An entry ends at the next such line, at a heading of level 2, or at the end
-of the page. A line `<!-- contents -->` is followed by a table of the page's entries.
+of the page. A line `<!-- contents -->` is followed by a table of the page's entries,
+among them constants, whose entries are written by hand.
 """
 
 import ast
@@ -26,16 +27,40 @@ ENTRY = re.compile(
     r"^<!-- api: (kt\.[\w.]+) -->\n(?:(?!<!-- api: |## ).*\n)*", re.MULTILINE
 )
 CONTENTS = re.compile(r"^<!-- contents -->\n(?:\|.*\n)*", re.MULTILINE)
+# The heading of an entry. Those of constants have no marker: people write them.
+HEADING = re.compile(r"^### `(kt\.[\w.]+)`\n\n(.*)", re.MULTILINE)
 # A class or constant at the top of a module.
 DEFINITION = re.compile(r"^(?:class )?([A-Z]\w+)(?:\(| = |:)", re.MULTILINE)
 WIDTH = 88
-# Methods that Keras calls, and those that are of use only to this package.
+# Private methods, and those that Keras calls.
 HIDDEN = re.compile(
-    r"_(?!_call__)|compute_output|(build|get_config|apply|update_step|check_inputs|"
-    r"steering|all_reduce_sum|begin_stage|broadcast_from_chief|check_ids|compile_shapes|"
-    r"convert_worker_errors|describe_model|epoch_order|excluded_ids|layer_index|of_signatures|"
-    r"padded_batch|piece_bytes|random_states|rows_outside)$"
+    r"_(?!_call__)|compute_output|(build|get_config|apply|update_step)$"
 )
+# Methods that only this package calls, and those with entries of their own.
+INTERNAL = {
+    "BeamSearch": "steering",
+    "EncodedCorpus": "check_ids epoch_order lengths numbers padded_batch plan rows "
+    "rows_outside",
+    "ExportedTranslator": "fingerprint of_signatures",
+    "GuidedAlignment": "layer_index loss",
+    "MixedPairs": "parts",
+    "ModelInfo": "describe_model summary",
+    "Pairs": "id_chunks tokenizer",
+    "Recipe": "validation_metric",
+    "SeparateTokenizers": "save",
+    "SmoothedCrossEntropy": "call",
+    "SpecialIds": "excluded_ids",
+    "StepDecoder": "of",
+    "Term": "warning",
+    "Tokenizer": "characters fingerprint join normalized piece_bytes pieces "
+    "unknown_characters",
+    "Trainer": "begin_stage",
+    "TrainingModel": "change_options compile_shapes random_states",
+    "Transformer": "check_inputs",
+    "Translator": "fingerprint",
+    "Variations": "changes of",
+    "Workers": "all_reduce_sum broadcast_from_chief convert_worker_errors",
+}
 # The sections of docstrings, and the headers of their tables.
 TABLES = {"Args": "Argument", "Attributes": "Attribute"}
 SECTION = re.compile(r"(?:^|\n\n)(Args|Attributes|Returns|Raises|Examples):\n")
@@ -142,7 +167,9 @@ def methods(owner):
         value = getattr(value, "__func__", value)
         if not inspect.isfunction(value) or not value.__doc__ or HIDDEN.match(name):
             continue
-        if any(hasattr(base, name) for base in owner.__mro__[1:] if is_ours(base)):
+        if name in INTERNAL.get(owner.__name__, "").split():
+            continue
+        if any(name in vars(base) for base in owner.__mro__[1:] if is_ours(base)):
             continue  # The entry of the base has it.
         is_model = issubclass(owner, keras.Model) and not hasattr(keras.Model, name)
         if name == "call" or is_model or not issubclass(owner, keras.Layer):
@@ -158,7 +185,10 @@ def call(name, value):
 
 @functools.cache
 def targets():
-    """Returns the links of names: to their entries, or else to their source."""
+    """Returns the links of names: to their entries, or else to their source.
+
+    An entry must not name what has no entry, so `linked` refuses links to the source.
+    """
     found = {}
     for folder in ("keras_transformer", "pipelines"):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -169,13 +199,16 @@ def targets():
                 # An ambiguous name gets no link.
                 found[name] = None if name in found else link
     for path in FOLDER.glob("*.md"):
-        for name in re.findall(r"^<!-- api: (.*) -->", path.read_text(), re.MULTILINE):
+        text = path.read_text(encoding="utf-8")
+        names = re.findall(r"^<!-- api: (.*) -->", text, re.MULTILINE)
+        for name in dict.fromkeys([*names, *dict(HEADING.findall(text))]):
             value, short = find(name), name.rpartition(".")[2]
             if inspect.ismodule(value):
                 found |= dict.fromkeys(value.__all__, f"{path.name}#{short}")
                 continue
-            link = f"{path.name}#{anchor(name)}"
-            found |= {name: link, short: link, name.removeprefix("kt."): link}
+            parts = name.split(".")
+            keys = [".".join(parts[start:]) for start in range(len(parts))]
+            found |= dict.fromkeys(keys, f"{path.name}#{anchor(name)}")
             for method, _ in methods(value) if inspect.isclass(value) else ():
                 found[f"{short}.{method}"] = (
                     f"{path.name}#{anchor(f'{short}.{method}')}"
@@ -196,9 +229,14 @@ def linked(text, value):
     def link(match):
         name = match[1]
         is_word = name.islower() and "_" not in name and "." not in name
-        if not targets().get(name) or name in own or is_word:
+        target = targets().get(name)
+        if name.count(".") > 1:  # possibly a function in a module
+            target = target or targets().get(name.rpartition(".")[0])
+        if not target or name in own or is_word:
             return match[0]
-        return f"[{match[0]}]({targets()[name]})"
+        if target.endswith(".py"):
+            raise ValueError(f"{value.__qualname__}: {match[0]} has no entry")
+        return f"[{match[0]}]({target})"
 
     parts = re.split(r"(^```(?:.*\n)+?```$)", text, flags=re.MULTILINE)
     parts[::2] = [re.sub(r"(?<!\[)`([\w.]+)`", link, part) for part in parts[::2]]
@@ -229,8 +267,9 @@ def entry(match):
 def contents(text):
     """Returns a table of the entries of a page, with the first line of each."""
     rows = []
-    for name in re.findall(r"^<!-- api: (.*) -->", text, re.MULTILINE):
-        first, _, _ = docstring(find(name))[0].partition("\n\n")
+    for name, first in HEADING.findall(text):
+        if f"<!-- api: {name} -->" in text:
+            first, _, _ = docstring(find(name))[0].partition("\n\n")
         rows.append([f"[`{name}`](#{anchor(name)})", first])
     return f"<!-- contents -->\n{markdown_table(['Name', 'Purpose'], rows)}"
 
@@ -238,5 +277,5 @@ def contents(text):
 def page(path):
     """Returns the text of a page with new entries."""
     text = path.read_text(encoding="utf-8")
-    text = CONTENTS.sub(lambda _: contents(text), text)
-    return ENTRY.sub(entry, text).rstrip("\n") + "\n"
+    text = ENTRY.sub(entry, text)
+    return CONTENTS.sub(lambda _: contents(text), text).rstrip("\n") + "\n"

@@ -63,37 +63,32 @@ class EncodedCorpus:
 
     Args:
         folder: The folder that `encode_corpus` wrote.
-        weights: Function that receives an array of pair numbers (see `numbers`) and
-            returns how often an epoch contains each of these pairs, a float array. If
-            `None`, an epoch contains each row once.
+        weights: Function that receives an array of pair numbers, from 1, and returns
+            how often an epoch contains each of these pairs, a float array. Dropped
+            pairs have numbers, too. If `None`, an epoch contains each row once.
 
     Attributes:
         num_pairs: Number of rows, which is the number of kept pairs times the number
             of segmentations.
         source_lengths: int32 array `[num_pairs]`, including end ids.
         target_lengths: int32 array `[num_pairs]`, including end ids.
-        has_only_copies: Whether all kept pairs have identical sides.
-        input_names: Names of the arrays that `padded_batch` returns, except the labels.
         dropped: Dict from reasons ("invalid_utf8", "empty", "too_long") to dicts with
             `count` and `first`, a list of the first locations, such as "file:line" or
             "pair 7".
-        inputs: Fingerprint of the text, the tokenizers and the options, or `None` if
-            the source of the pairs has no fingerprint.
-        fingerprint: `inputs` (empty if that is `None`), a colon, and a hash of the ids.
+        fingerprint: Str that changes with the ids, and with the text, the tokenizers
+            and the options if the source of the pairs has a fingerprint.
         report: A line with the numbers of kept and dropped pairs.
         pad_id: Id of padding.
         start_id: Id that begins the decoder's input.
         weights: float array `[num_pairs]`, the number of times that an epoch contains
             each row, or `None` for once each.
-        copies: Noisy copies of rows that an epoch contains beside them (see
-            `NoisyCorpus`).
 
     Raises:
         DataError: If the folder contains no corpus.
         ValueError: If its files do not match each other.
     """
 
-    copies = ()
+    copies = ()  # noisy copies of rows that an epoch contains beside them
 
     def __init__(self, folder: str | os.PathLike, weights=None):
         self.folder = os.fspath(folder)

@@ -104,9 +104,9 @@ class NoisyCorpus(EncodedCorpus):
         seed: Seed of the noise.
         tags: Words in front of sources, which stay unchanged.
         max_length: Maximum number of ids of a side, including the end id.
-        parts: Function that receives an array of pair numbers and returns the corpus of
-            each pair (see `MixedPairs.parts`). Pairs of two corpora are not joined. If
-            `None`, there is one corpus.
+        parts: Function that receives an array of pair numbers, from 1, and returns the
+            number of each pair's corpus, such as `MixedPairs.parts`. Pairs of two
+            corpora are not joined. If `None`, there is one corpus.
     """
 
     def __init__(

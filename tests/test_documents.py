@@ -12,7 +12,8 @@ from babel.messages import pofile
 
 from keras_transformer.decoding import Translation
 from keras_transformer.decoding.markup import translate_marked
-from keras_transformer.documents import FORMATS, Document
+from keras_transformer.documents import Document
+from keras_transformer.documents.document import FORMATS
 from keras_transformer.errors import DataError
 
 ENTRIES = 500

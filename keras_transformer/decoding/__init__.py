@@ -5,9 +5,9 @@ from keras_transformer.decoding.beam_search import beam_search
 from keras_transformer.decoding.ensemble import Ensemble
 from keras_transformer.decoding.forbidden import Phrase, forbidden_transitions
 from keras_transformer.decoding.glossary import Glossary, Term, read_glossary
+from keras_transformer.decoding.loop import StepDecoder
 from keras_transformer.decoding.markup import translate_marked
 from keras_transformer.decoding.options import (
-    LENGTH_PENALTIES,
     BeamSearch,
     Sampling,
     SpecialIds,
@@ -19,7 +19,6 @@ from keras_transformer.decoding.search import sample_ids, translate_ids
 from keras_transformer.decoding.translator import Translation, Translator
 
 __all__ = [
-    "LENGTH_PENALTIES",
     "BeamSearch",
     "Ensemble",
     "Glossary",
@@ -27,6 +26,7 @@ __all__ = [
     "Phrase",
     "Sampling",
     "SpecialIds",
+    "StepDecoder",
     "Term",
     "Translation",
     "Translator",

@@ -73,8 +73,8 @@ def beam_search(
         max_length: Maximum number of tokens to generate, including the end id: one
             number for all sentences, or `[batch]`. A sentence whose maximum is 0 gets
             the empty sequence, with score 0.
-        search: `BeamSearch`; its `extra_length` and `max_length_ratio`, and the
-            settings of `SteeredDecoder`, are not used here.
+        search: `BeamSearch`, of which `beam_size`, `patience` and the length penalty
+            are used here.
         ids: `SpecialIds`. Of these, only the end id is generated. Log-probabilities
             are still relative to the model's whole vocabulary.
         n_best: Number of best hypotheses to find per sentence, at most `beam_size`. An

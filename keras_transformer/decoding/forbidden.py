@@ -110,7 +110,7 @@ def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds()
         end_id: The end id.
 
     Returns:
-        `Automaton` of NumPy arrays.
+        Named tuple of NumPy arrays, the argument `automaton` of `translate_ids`.
 
     Raises:
         ValueError: If a phrase has no symbols.

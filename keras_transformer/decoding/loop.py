@@ -29,10 +29,10 @@ class StepDecoder(NamedTuple):
             beam_size]`, the old row that each new row continues. If `None`, all tensors
             of the cache are reordered along their first axis.
         compact: Function `cache -> cache` that makes the cache smaller or faster to
-            read, or `None`. The loop calls it at least every `COMPACT_INTERVAL` steps
-            if `drop_finished` is on, and otherwise never.
-        grow: Function `cache -> cache` that enlarges a cache of `first_capacity`, or
-            `None`. The loop calls it for parts of a batch.
+            read, or `None`. The search calls it every few steps if `drop_finished` is
+            on, and otherwise never.
+        grow: Function `cache -> cache` that enlarges the cache of a part of the batch,
+            or `None` if a cache has its full size from the start.
         returns_log_probs: Whether `step` returns log-probabilities, which are not
             normalized again. Ids with log-probability minus infinity are never
             generated.

@@ -50,25 +50,26 @@ def translate_ids(
             end id but not the prefix and the required phrases.
         ids: `SpecialIds`, with the padding id of the model.
         n_best: Number of best translations to find per source, at most `beam_size`.
+        num_results: Number of translations to return per source. Those after the first
+            `n_best` are the next best ones found. If `None`, `n_best`.
+        vocabulary_size: If given, only ids below this number are generated.
         prefix_ids: int32 `[batch, prefix_length]`, the first tokens of each
             translation, then padding, or `None`.
-        automaton: `Automaton` from `forbidden_transitions` that excludes phrases. If
-            `None`, no phrase is excluded.
+        required_ids: int32 `[batch, places]`, rows of `required_row`, then padding, the
+            phrases that the translations of each source must contain, or `None`.
+        automaton: What `forbidden_transitions` returns, to exclude phrases. If `None`,
+            no phrase is excluded.
+        word_edges: As for `beam_search`.
+        first_ids: As for `beam_search`.
+        drop_finished: As for `beam_search`.
         prefix_ends: int32 `[batch, prefix_length, 2]`, for each position of a prefix
             a range of ranks `[start, end)`. A token with such a rank may replace the
             rest of the prefix. If `None`, prefixes are forced as they are.
         token_ranks: int32 `[vocabulary]`, the ranks of tokens by their spelling, if
             `prefix_ends` is given.
-        vocabulary_size: If given, only ids below this number are generated.
-        drop_finished: As for `beam_search`.
-        decoder: `IncrementalDecoder` of the model. If `None`, one is created.
-        num_results: Number of translations to return per source. Those after the first
-            `n_best` are the next best ones found. If `None`, `n_best`.
         is_checked: Whether rows are known to contain only padding after the end id.
-        required_ids: int32 `[batch, places]`, rows of `required_row`, then padding, the
-            phrases that the translations of each source must contain, or `None`.
-        word_edges: As for `beam_search`.
-        first_ids: As for `beam_search`.
+        decoder: Steps of the model that an export has compiled. If `None`, those of
+            `model`.
 
     Returns:
         `(sequences, scores)`: int32 `[batch, num_results, source_length +

@@ -78,7 +78,7 @@ class Translation(NamedTuple):
         score: `log-probability / penalty(length)`, or the log-probability of a sample.
             If a text is translated in several segments, their scores are added.
         warnings: Tuple of reasons why the translation may be bad, one sentence each
-            (see `decoding.warnings`).
+            (see docs/reference/translator.md).
     """
 
     text: str
@@ -231,7 +231,7 @@ class Translator:
                 `"emails"`, `"placeholders"`, `"tags"`, `"symbols"` (such as emoji),
                 `"escapes"` (such as a backslash and n), `"numbers"` and `"code"`. If
                 empty, none. Text between `<keep>` and `</keep>` stays if `"tags"` are
-                among them (see `decoding.markup`).
+                among them.
 
         Returns:
             List of str, one translation per line, in order.
@@ -372,8 +372,8 @@ class Translator:
     def align(self, sources, targets):
         """Aligns the words of translations to the words of their sources.
 
-        Alignments are read from the decoder's attention to the source (see
-        `decoding.alignment`). Words are separated by ASCII whitespace.
+        Alignments are read from the decoder's attention to the source. Words are
+        separated by ASCII whitespace.
 
         Args:
             sources: List of str.

@@ -115,7 +115,17 @@ def _is_language(text):
 
 
 def document_format(path):
-    """Returns the format of a path's suffix, one of `FORMATS`, or `None`."""
+    """Returns the format of a path, a suffix such as `".html"`, also for `.htm`.
+
+    Returns:
+        Str, or `None` if `Document` cannot read such files.
+
+    Examples:
+        >>> kt.documents.document_format("page.htm")
+        '.html'
+        >>> kt.documents.document_format("notes.txt") is None
+        True
+    """
     suffix = pathlib.Path(path).suffix.lower()
     suffix = _OTHER_SUFFIXES.get(suffix, suffix)
     return suffix if suffix in FORMATS else None

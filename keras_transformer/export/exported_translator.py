@@ -237,9 +237,8 @@ class ExportedTranslator:
         Returns:
             For each pair, a tuple of the source subwords (list of str), the target
             subwords (list of str), and their attention, float32 `[target_subwords,
-            source_subwords]`. Subwords that share a character are joined (see
-            `decoding.text.join_characters`). For a pair with a text that is too
-            long for the export, `None`.
+            source_subwords]`. Subwords that share a character are joined. For a pair
+            with a text that is too long for the export, `None`.
 
         Raises:
             ValueError: If the lists differ in length or are not lists of str.

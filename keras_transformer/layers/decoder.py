@@ -14,7 +14,7 @@ class DecoderLayer(TransformerLayer):
     """Layer of the decoder: self-attention, cross-attention, feed-forward network.
 
     Self-attention is causal. Each sublayer is wrapped in an `AddNorm`. `transform`
-    applies them, also one position at a time in `decoding.incremental`.
+    applies them, in searches to one position at a time.
 
     Args:
         num_heads: Number of attention heads.

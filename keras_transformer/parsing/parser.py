@@ -30,8 +30,8 @@ def parse_sentences(translator, sentences, linearization=None):
 
     Args:
         translator: `Translator`. Its beam size is the length of the n-best list.
-        sentences: List of tuples of words, without whitespace or parentheses (see
-            `parsing.trees.split_words`).
+        sentences: List of tuples of words, without whitespace or parentheses, as
+            `split_words` returns them.
         linearization: See `linearize`. If `None`, that of the training trees.
 
     Returns:
@@ -74,7 +74,8 @@ def _best_parse(words, outputs):
 
 
 def repair_report(parses):
-    """Returns one line with the number of repaired trees and the kinds of repairs."""
+    """Returns one line with the number of repaired trees and the kinds of repairs.
+    """
     parses = [parse for parse in parses if parse.tree is not None]
     repaired = [parse for parse in parses if parse.repairs]
     later = sum(parse.rank > 1 for parse in parses)

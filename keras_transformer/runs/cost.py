@@ -4,6 +4,7 @@ import numpy as np
 
 from keras_transformer import pipelines
 from keras_transformer.arguments import with_head_dims
+from keras_transformer.pipelines.datasets import epoch_rows
 
 
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
@@ -74,7 +75,7 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
     """
     total = tokens = 0.0
     for stage, corpus in zip(recipe.stages, corpora, strict=True):
-        lengths = corpus.lengths(pipelines.epoch_rows(corpus))
+        lengths = corpus.lengths(epoch_rows(corpus))
         epoch = training_flops(settings, num_outputs, *lengths)
         if stage.settings.consistency is not None:
             epoch *= 2  # the model processes each batch twice

@@ -25,7 +25,7 @@ _USE_TEXT_OPS = "Export with `--tokenizer-ops tensorflow-text`."
 
 
 class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
-    """`BytePairTokenizer` built from core TensorFlow operations, with the same ids.
+    """BPE tokenizer of core TensorFlow operations, with the ids of the usual one.
 
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
     iteration applies the best merge of every word. Of equally good merges, the leftmost
@@ -36,7 +36,7 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
     SentencePiece reads one U+FFFD per byte.
 
     Args:
-        tokenizer: The `BytePairTokenizer` to convert.
+        tokenizer: The `Tokenizer` to convert, of kind "bpe".
 
     Raises:
         DataError: If the model is not of type BPE, or has user-defined symbols, pieces

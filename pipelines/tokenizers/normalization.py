@@ -23,8 +23,8 @@ class TextSettings(BaseModel):
     """Settings of text that are stored with a tokenizer, as `text.json`.
 
     Attributes:
-        normalization: Whether texts are normalized before they are split into subwords
-            (see `normalize`).
+        normalization: Whether texts are normalized before they are split into subwords:
+            white space, invisible characters, and Unicode's form NFC.
         sentences: Whether the training text has one sentence per line.
         capitals: Whether both sides of the training text have capitals.
         scripts: Scripts of the source side of the training text, by their Unicode
