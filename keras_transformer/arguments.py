@@ -53,6 +53,13 @@ class Variations:
 
     Raises:
         ValueError: If a value is out of range.
+
+    Examples:
+        >>> deep = kt.Variations(num_decoder_layers=1, tied_output=False)
+        >>> sizes = {"num_layers": 6, "d_model": 16, "d_ff": 16, "num_heads": 2}
+        >>> model = kt.Transformer(100, **sizes, variations=deep)
+        >>> model.get_config()["variations"]
+        {'num_decoder_layers': 1, 'tied_output': False}
     """
 
     num_decoder_layers: int | None = None

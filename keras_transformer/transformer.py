@@ -393,6 +393,14 @@ class Transformer(keras.Model):
             queries and keys. A query at target position i predicts the target token at
             position i + 1. Scores sum to 1 over the keys and are 0 on padding. The
             scores of queries at padding are meaningless.
+
+        Examples:
+            >>> model = kt.Transformer(100, num_layers=2, d_model=16, num_heads=4)
+            >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+            >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+            >>> inputs = {"source_ids": source_ids, "target_ids": target_ids}
+            >>> print(model.attention_scores(inputs)["cross"].shape)
+            (1, 2, 4, 2, 3)
         """
         source_mask = padding_mask(inputs["source_ids"], self.pad_id)
         options = {"source_mask": source_mask, "return_attention_scores": True}
@@ -505,6 +513,11 @@ class Transformer(keras.Model):
             **changes: Constructor arguments that differ. If `d_model` or `num_heads`
                 changes, the default `key_dim` and `value_dim` are `d_model //
                 num_heads`.
+
+        Examples:
+            >>> model = kt.Transformer.from_size("base", 100, num_layers=1)
+            >>> model.d_model
+            512
         """
         require_choice("size", size, SIZES)
         return cls(vocabulary_size, **change_size(size, changes))
@@ -521,6 +534,11 @@ class Transformer(keras.Model):
         Raises:
             ValueError: If the preset does not exist or fails the safety checks, or if
                 its weights do not match the model with `changes`.
+
+        Examples:
+            >>> model = kt.Transformer.from_preset("phrases")
+            >>> model.vocabulary_size, model.d_model
+            (656, 64)
         """
         from keras_transformer.saving.load import load_preset_model
 

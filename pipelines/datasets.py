@@ -56,6 +56,15 @@ def training_dataset(
         ValueError: If `shard` is invalid.
         DataError: If the longest sentence exceeds `batch_tokens`, or if `seed` or
             `start_step` is negative.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> dataset = kt.pipelines.training_dataset(corpus, batch_tokens=100)
+        >>> inputs, labels = next(iter(dataset))
+        >>> print(inputs["source_ids"].shape, inputs["target_ids"].shape, labels.shape)
+        (2, 8) (2, 6) (2, 6)
     """
     if not 0 <= shard[0] < shard[1]:
         raise ValueError(
@@ -116,6 +125,14 @@ def batch_indices(
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> rows = kt.pipelines.batch_indices(corpus, batch_tokens=100, seed=1, step=1)
+        >>> sorted(rows.tolist())
+        [0, 1]
     """
     plan = buckets, _ = _plan(corpus, batch_tokens, pad_to_bucket)
     epoch, before = divmod(step - 1, batches_per_epoch(buckets))
@@ -151,6 +168,17 @@ def evaluation_dataset(
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> dataset = kt.pipelines.evaluation_dataset(corpus, batch_tokens=8)
+        >>> for inputs, labels in dataset:
+        ...     print(labels.shape)
+        ...
+        (1, 6)
+        (1, 6)
     """
     rows = np.arange(corpus.num_pairs) if rows is None else rows
     batches = sorted_batches(*corpus.lengths(rows), batch_tokens)
@@ -170,6 +198,15 @@ def steps_per_epoch(corpus: EncodedCorpus, batch_tokens: int) -> int:
 
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> kt.pipelines.steps_per_epoch(corpus, batch_tokens=8)
+        2
+        >>> kt.pipelines.steps_per_epoch(corpus, batch_tokens=100)
+        1
     """
     buckets, _ = corpus.plan(batch_tokens)
     return batches_per_epoch(buckets)

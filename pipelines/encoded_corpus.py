@@ -86,6 +86,13 @@ class EncodedCorpus:
     Raises:
         DataError: If the folder contains no corpus.
         ValueError: If its files do not match each other.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("", "leer")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> corpus.num_pairs, corpus.target_lengths.tolist(), corpus.dropped["empty"]
+        (1, [6], {'count': 1, 'first': ['pair 2']})
     """
 
     copies = ()  # noisy copies of rows that an epoch contains beside them

@@ -113,6 +113,14 @@ def read_lines(
             truncated compressed file, or no UTF-8 text: if it has another format or
             encoding, contains a NUL byte, or ends its lines with ``\r`` only. If
             `errors` is "raise", also if a line is not UTF-8.
+
+    Examples:
+        >>> import gzip
+        >>> with gzip.open("text.gz", "wt", encoding="utf-8") as file:
+        ...     size = file.write("a dog\na cat\n")
+        ...
+        >>> list(kt.pipelines.read_lines("text.gz"))
+        ['a dog', 'a cat']
     """
     with open_readable(path, DataError) as file:
         yield from opened_lines(file, path, errors, is_xml)
@@ -145,6 +153,11 @@ def decode_lines(
     Raises:
         DataError: If `errors` is "raise" and a line is not UTF-8.
         ValueError: If `errors` has another value.
+
+    Examples:
+        >>> lines = [b"a dog\\n", b"\\xff\\n"]
+        >>> list(kt.pipelines.decode_lines(lines, "standard input", errors="drop"))
+        ['a dog', None]
     """
     if errors not in ("raise", "drop", "replace"):
         raise ValueError(

@@ -107,6 +107,14 @@ class NoisyCorpus(EncodedCorpus):
         parts: Function that receives an array of pair numbers, from 1, and returns the
             number of each pair's corpus, such as `MixedPairs.parts`. Pairs of two
             corpora are not joined. If `None`, there is one corpus.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> noisy = kt.pipelines.NoisyCorpus("corpus", None, {"typos": 1.0}, tokenizer)
+        >>> [kt.pipelines.steps_per_epoch(each, 20) for each in (corpus, noisy)]
+        [1, 4]
     """
 
     def __init__(

@@ -40,6 +40,14 @@ class TrainingBatches(keras.utils.PyDataset):
     Raises:
         DataError: If the longest sentence exceeds `batch_tokens`, or if `seed` or
             `start_step` is negative.
+
+    Examples:
+        >>> pairs = [("12 euros", "12 Euro"), ("13 euros", "13 Euro")]
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> corpus = kt.pipelines.encode_corpus(pairs, tokenizer, tokenizer, "corpus")
+        >>> batches = kt.pipelines.TrainingBatches(corpus, batch_tokens=100)
+        >>> batches.steps_per_epoch, batches.shapes
+        (1, [((12, 8), (12, 8))])
     """
 
     def __init__(

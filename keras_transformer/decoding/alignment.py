@@ -30,6 +30,13 @@ def alignment_scores(model, source_ids, target_ids, num_layers=NUM_LAYERS):
     Returns:
         float32 `[batch, target_length, source_length]`, the mean over all heads of
         these layers. Row i belongs to the token after `target_ids[:, i]`.
+
+    Examples:
+        >>> model = kt.Transformer(10, num_layers=2, d_model=8, d_ff=8, num_heads=2)
+        >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+        >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+        >>> print(kt.decoding.alignment_scores(model, source_ids, target_ids).shape)
+        (1, 2, 3)
     """
     _, scores = model.decoder_output(
         {"source_ids": source_ids, "target_ids": target_ids},

@@ -113,6 +113,23 @@ def beam_search(
     Raises:
         ValueError: If `n_best` is below 1, above `beam_size`, or above `num_results`,
             or the end id equals another special id.
+
+    Examples:
+        >>> rows = [[0, 0, 0, 0, 0.6, 0.4]] * 4  # probabilities after the start id
+        >>> rows += [[0, 0, 0, 0.4, 0.3, 0.3]]  # after token 4; id 3 ends a sequence
+        >>> rows += [[0, 0, 0, 0.9, 0.05, 0.05]]  # after token 5
+        >>> logits = keras.ops.log(keras.ops.convert_to_tensor(rows) + 1e-9)
+        >>> def step(ids, cache, context, index):
+        ...     return keras.ops.take(logits, ids[:, 0], axis=0), cache
+        ...
+        >>> for beam_size in (1, 2):
+        ...     search = kt.BeamSearch(beam_size, length_penalty=0.0)
+        ...     sequences, scores = kt.decoding.beam_search(step, {}, {}, 1, 4, search)
+        ...     probability = float(keras.ops.exp(scores[0, 0]))
+        ...     print(sequences[0, 0].numpy(), f"{probability:.2f}")
+        ...
+        [4 3 0 0] 0.24
+        [5 3 0 0] 0.36
     """
     decoder, drop_finished = StepDecoder.of(decoder), has_dynamic_shapes(drop_finished)
     beam_size = search.beam_size

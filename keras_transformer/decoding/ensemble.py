@@ -17,6 +17,15 @@ class Ensemble:
     Raises:
         ValueError: If `models` is empty, or the vocabularies differ in size or in
             their padding id.
+
+    Examples:
+        >>> sizes = {"num_layers": 1, "d_model": 8, "d_ff": 8, "num_heads": 2}
+        >>> ensemble = kt.Ensemble([kt.Transformer(10, **sizes) for _ in range(2)])
+        >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+        >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+        >>> inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        >>> print(ensemble(inputs).shape)
+        (1, 2, 10)
     """
 
     def __init__(self, models):

@@ -114,6 +114,20 @@ def forbidden_transitions(spellings, phrases, boundaries=(), end_id=SpecialIds()
 
     Raises:
         ValueError: If a phrase has no symbols.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> tokenizer = translator.tokenizer
+        >>> spellings = [tuple(each) for each in tokenizer.piece_bytes()]
+        >>> phrases = [kt.decoding.Phrase(tuple(b"Euro"))]
+        >>> automaton = kt.decoding.forbidden_transitions(spellings, phrases)
+        >>> ids = [*tokenizer.tokenize(["12 euros"])[0].numpy(), tokenizer.end_id]
+        >>> source_ids = keras.ops.convert_to_tensor([ids])
+        >>> sequences, scores = kt.decoding.translate_ids(
+        ...     translator.model, source_ids, automaton=automaton
+        ... )
+        >>> "Euro" in tokenizer.detokenize(sequences[:, 0]).numpy()[0].decode()
+        False
     """
     if any(not phrase.symbols for phrase in phrases):
         raise ValueError(

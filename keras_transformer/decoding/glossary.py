@@ -25,6 +25,11 @@ class Term(NamedTuple):
         match_case: Whether the case of the source phrase must match.
         whole_words: Whether the source phrase occurs only as whole words.
         place: Where the term comes from, for messages.
+
+    Examples:
+        >>> term = kt.decoding.Term("IT", ("EDV", "Informatik"), match_case=True)
+        >>> kt.decoding.Glossary([term]).find("It is the IT department.")
+        [0]
     """
 
     source: str
@@ -55,6 +60,16 @@ def read_glossary(path):
     Raises:
         DataError: If a line is invalid, or there is none. The message names file and
             line.
+
+    Examples:
+        >>> import pathlib
+        >>> lines = "dog\\tHund|Köter\\nIT\\tEDV\\tcase\\n"
+        >>> size = pathlib.Path("terms.tsv").write_text(lines, encoding="utf-8")
+        >>> for term in kt.decoding.read_glossary("terms.tsv"):
+        ...     print(term.source, term.targets, term.match_case)
+        ...
+        dog ('Hund', 'Köter') False
+        IT ('EDV',) True
     """
     rows = []
     with open(path, "rb") as file:

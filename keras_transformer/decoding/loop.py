@@ -39,6 +39,19 @@ class StepDecoder(NamedTuple):
         added_scores: Function `cache -> scores`, or `None`. The scores, float32 `[batch
             * beam_size]`, at most 0, are added to those of hypotheses that end with the
             next token.
+
+    Examples:
+        >>> def step(ids, count, context, index):
+        ...     return keras.ops.one_hot(ids[:, 0] + 1, 8) * 99, count + 1
+        ...
+        >>> decoder = kt.decoding.StepDecoder(step)
+        >>> ids, search = kt.decoding.SpecialIds(end=6), kt.BeamSearch(beam_size=1)
+        >>> count = keras.ops.zeros((1,), "int32")  # the cache
+        >>> sequences, scores = kt.decoding.beam_search(
+        ...     decoder, count, {}, 1, 9, search, ids
+        ... )
+        >>> sequences[0, 0].numpy().tolist()
+        [3, 4, 5, 6, 0, 0, 0, 0, 0]
     """
 
     step: Any

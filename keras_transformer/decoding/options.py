@@ -77,7 +77,13 @@ class SpecialIds(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer, source=None):
-        """Returns a tokenizer's special ids, with the end id of `source` if given."""
+        """Returns a tokenizer's special ids, with the end id of `source` if given.
+
+        Examples:
+            >>> tokenizer = kt.open_model("phrases").tokenizer
+            >>> kt.decoding.SpecialIds.of(tokenizer)
+            SpecialIds(pad=0, unknown=1, start=2, end=3, source_end=None)
+        """
         return cls(
             tokenizer.pad_id,
             tokenizer.unknown_id,
@@ -204,6 +210,12 @@ class Sampling:
 
     Raises:
         ValueError: If a value is out of range.
+
+    Examples:
+        >>> sampling = kt.Sampling(num_samples=2, temperature=0.5, seed=1)
+        >>> (samples,) = kt.open_model("phrases").sample(["12 euros"], sampling)
+        >>> [each.text for each in samples]
+        ['12 Euro', '12 Euro']
     """
 
     num_samples: int = 1

@@ -203,6 +203,10 @@ def required_row(phrases):
     Returns:
         List of ints, a row of the argument `required_ids` of `beam_search`, without
         padding.
+
+    Examples:
+        >>> kt.decoding.required_row([[[5, 6]], [[7], [8, 9]]])  # 5 6, and 7 or 8 9
+        [5, 6, -2, 7, -1, 8, 9, -2]
     """
     phrases = [tuple(dict.fromkeys(map(tuple, phrase))) for phrase in phrases]
     row = []

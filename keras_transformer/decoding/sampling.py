@@ -50,6 +50,16 @@ def sample(
 
     Raises:
         ValueError: If the end id equals another special id.
+
+    Examples:
+        >>> def step(ids, cache, context, index):
+        ...     return keras.ops.one_hot(ids[:, 0] + 1, 8) * 99, cache
+        ...
+        >>> sampling = kt.Sampling(num_samples=2, seed=1)
+        >>> ids = kt.decoding.SpecialIds(end=6)
+        >>> sequences, scores = kt.decoding.sample(step, {}, {}, 1, 9, sampling, ids)
+        >>> sequences[0].numpy().tolist()
+        [[3, 4, 5, 6, 0, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0, 0, 0, 0]]
     """
     decoder = StepDecoder.of(decoder)
     drop_finished = has_dynamic_shapes(drop_finished)

@@ -13,6 +13,11 @@ class PairScore(NamedTuple):
     Attributes:
         log_prob: Natural logarithm of the probability, including the end id.
         num_tokens: Number of target subwords, including the end id.
+
+    Examples:
+        >>> (pair,) = kt.open_model("phrases").score(["12 euros"], ["12 Euro"])
+        >>> f"{pair.log_prob / pair.num_tokens:.2f} per subword"
+        '-0.10 per subword'
     """
 
     log_prob: float
@@ -33,6 +38,14 @@ def score_ids(model, source_ids, target_ids, labels, pad_id=0, unknown_id=1):
 
     Returns:
         float32 `[batch]`.
+
+    Examples:
+        >>> model = kt.Transformer(10, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+        >>> source_ids, labels = [[4, 5, 3]], [[6, 3]]
+        >>> target_ids = [[2, 6]]  # the start id and the labels without the end id
+        >>> arrays = map(keras.ops.convert_to_tensor, (source_ids, target_ids, labels))
+        >>> print(kt.decoding.score_ids(model, *arrays).shape)
+        (1,)
     """
     logits = model({"source_ids": source_ids, "target_ids": target_ids}, training=False)
     return sequence_log_probs(logits, labels, pad_id, unknown_id)

@@ -80,6 +80,15 @@ def translate_ids(
     Raises:
         ValueError: If `ids` and the model have different padding ids, or if a row of an
             array has no end id or padding before it. Rows of a tensor are not checked.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> tokenizer = translator.tokenizer
+        >>> ids = [*tokenizer.tokenize(["12 euros"])[0].numpy(), tokenizer.end_id]
+        >>> source_ids = keras.ops.convert_to_tensor([ids])
+        >>> sequences, scores = kt.decoding.translate_ids(translator.model, source_ids)
+        >>> tokenizer.detokenize(sequences[:, 0]).numpy()[0].decode()
+        '12 Euro'
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)
@@ -136,6 +145,17 @@ def sample_ids(
     Raises:
         ValueError: If `ids` and the model have different padding ids, or if a row of an
             array has no end id or padding before it. Rows of a tensor are not checked.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> tokenizer = translator.tokenizer
+        >>> ids = [*tokenizer.tokenize(["12 euros"])[0].numpy(), tokenizer.end_id]
+        >>> source_ids = keras.ops.convert_to_tensor([ids])
+        >>> sequences, scores = kt.decoding.sample_ids(
+        ...     translator.model, source_ids, kt.Sampling(num_samples=3, seed=1)
+        ... )
+        >>> print(scores.shape)
+        (1, 3)
     """
     if not is_checked:
         source_ids = _cut_sources(source_ids, ids)

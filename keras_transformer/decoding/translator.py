@@ -79,6 +79,11 @@ class Translation(NamedTuple):
             If a text is translated in several segments, their scores are added.
         warnings: Tuple of reasons why the translation may be bad, one sentence each
             (see docs/reference/translator.md).
+
+    Examples:
+        >>> ((best,),) = kt.open_model("phrases").n_best(["12 euros"], n=1)
+        >>> best.text, round(best.score, 2), best.warnings
+        ('12 Euro', -0.42, ())
     """
 
     text: str

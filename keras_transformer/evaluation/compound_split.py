@@ -37,6 +37,10 @@ def compound_split_tokens(text, language="de"):
 
     Raises:
         ValueError: If the Moses tokenizer has no rules for the language.
+
+    Examples:
+        >>> kt.evaluation.compound_split_tokens("Der Jazz-Abend, „schön“.")
+        'Der Jazz ##AT##-##AT## Abend , &quot; schön &quot; .'
     """
     normalizer, tokenizer = _moses(language)
     text = normalizer.replace_unicode_punct(text.translate(_QUOTES))
@@ -62,6 +66,13 @@ def compound_split_bleu(hypotheses, references, language="de") -> CorpusScore:
     Raises:
         ValueError: If the lists are empty or their lengths differ, or the Moses
             tokenizer has no rules for the language.
+
+    Examples:
+        >>> score = kt.evaluation.compound_split_bleu(
+        ...     ["Der Jazz-Abend war sehr schön."], ["Der Jazz-Klub war sehr schön."]
+        ... )
+        >>> round(score.score, 1)
+        50.0
     """
     hypotheses, *references = (
         [compound_split_tokens(text, language) for text in texts]

@@ -29,6 +29,18 @@ def perplexity(model, dataset) -> float:
 
     Raises:
         ValueError: If the dataset contains no target subword.
+
+    Examples:
+        >>> class Uniform:
+        ...     def __call__(self, inputs, training=False):
+        ...         return 0.0 * keras.ops.one_hot(inputs["target_ids"], 8)
+        ...
+        >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+        >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+        >>> inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        >>> batches = [(inputs, keras.ops.convert_to_tensor([[6, 3]]))]
+        >>> round(kt.evaluation.perplexity(Uniform(), batches), 3)
+        8.0
     """
     scorer = model if isinstance(model, PairScorer) else PairScorer(model)
     scores = []
@@ -47,6 +59,13 @@ class PairScorer:
         pad_id: Label that is not counted. If `None`, the model's `pad_id`, or 0 if it
             has none.
         unknown_id: Id that replaces labels for which the model has no logits.
+
+    Examples:
+        >>> model = kt.Transformer(10, num_layers=1, d_model=8, d_ff=8, num_heads=2)
+        >>> scorer = kt.evaluation.PairScorer(model)
+        >>> source_ids, target_ids, labels = [[4, 5, 3]], [[2, 6]], [[6, 3]]
+        >>> print(scorer(source_ids, target_ids, labels).shape)
+        (1,)
     """
 
     def __init__(self, model, pad_id=None, unknown_id=1):

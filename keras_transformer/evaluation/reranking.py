@@ -61,6 +61,14 @@ def rank_by_utility(ranked, utility):
     Returns:
         Lists of the same form, best first, with expected utilities as scores.
         Translations with equal texts are merged; the first one stays.
+
+    Examples:
+        >>> texts = ["Ein Hund rennt.", "Ein Hund läuft.", "Der Hund läuft."]
+        >>> ranked = [[kt.Translation(text, -1.0) for text in texts]]
+        >>> utility = kt.evaluation.UTILITIES["chrf"]
+        >>> ((best, *others),) = kt.evaluation.rank_by_utility(ranked, utility)
+        >>> best.text, round(best.score, 1)
+        ('Ein Hund läuft.', 72.0)
     """
 
     def sort(translations):
@@ -88,6 +96,17 @@ def rank_by_reverse_model(texts, ranked, reverse, weight=1.0):
 
     Raises:
         ModelError: If `reverse` cannot score a text (see `Translator.score`).
+
+    Examples:
+        >>> class Reverse:  # in place of a `Translator` of the other direction
+        ...     def score(self, sources, targets):
+        ...         sums = {"Ein Hund.": -9.0, "Der Hund.": -2.0}
+        ...         return [kt.decoding.PairScore(sums[each], 3) for each in sources]
+        ...
+        >>> first = kt.Translation("Ein Hund.", -0.5), kt.Translation("Der Hund.", -0.8)
+        >>> found = kt.evaluation.rank_by_reverse_model(["The dog"], [first], Reverse())
+        >>> [(each.text, round(each.score, 2)) for each in found[0]]
+        [('Der Hund.', -1.47), ('Ein Hund.', -3.5)]
     """
     sources = [each.text for translations in ranked for each in translations]
     counts = map(len, ranked)

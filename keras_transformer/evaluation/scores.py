@@ -31,6 +31,13 @@ class CorpusScore(NamedTuple):
         signature: sacreBLEU's signature: version, tokenizer and case. Scores with equal
             signatures can be compared.
         text: The line that sacreBLEU prints.
+
+    Examples:
+        >>> score = kt.evaluation.bleu(["A dog runs."], ["A dog runs fast."])
+        >>> score.text.split(" (")[0]
+        'BLEU = 49.76 100.0/66.7/50.0/50.0'
+        >>> score.signature.rpartition("|")[0]
+        'nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp'
     """
 
     metric: str
@@ -106,6 +113,10 @@ def ter(hypotheses, references, case_sensitive=False) -> CorpusScore:
 
     Raises:
         ValueError: If the lists are empty or their lengths differ.
+
+    Examples:
+        >>> round(kt.evaluation.ter(["A dog runs."], ["A dog runs fast."]).score, 1)
+        50.0
     """
     return score_corpus(TER(case_sensitive=case_sensitive), hypotheses, references)
 

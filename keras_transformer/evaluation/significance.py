@@ -35,6 +35,16 @@ class SystemScore(NamedTuple):
             randomization.
         interval: Half the width of the 95% interval around `mean`, or `None` for
             randomization.
+
+    Examples:
+        >>> texts = [f"Satz {number}." for number in range(20)]
+        >>> systems = {"same": texts, "other": ["Nein."] * 20}
+        >>> (found,) = kt.evaluation.compare_systems(systems, texts, ["chrf"])
+        >>> for system in found.systems:
+        ...     print(system.name, f"{system.score:.1f}, p = {system.p_value or 1:.3f}")
+        ...
+        same 100.0, p = 1.000
+        other 3.2, p = 0.001
     """
 
     name: str
@@ -51,6 +61,16 @@ class Comparison(NamedTuple):
         metric: sacreBLEU's name of the metric.
         signature: sacreBLEU's signature (see `CorpusScore`).
         systems: List of `SystemScore`, the baseline first.
+
+    Examples:
+        >>> systems = {"first": ["Der Hund läuft."], "second": ["Ein Hund."]}
+        >>> found = kt.evaluation.compare_systems(
+        ...     systems, ["Der Hund läuft."], ["bleu", "chrf"], num_samples=10
+        ... )
+        >>> [comparison.metric for comparison in found]
+        ['BLEU', 'chrF2']
+        >>> [system.name for system in found[0].systems]
+        ['first', 'second']
     """
 
     metric: str
@@ -205,7 +225,13 @@ class SeedStatistics(NamedTuple):
 
 
 def summarize_seeds(scores) -> SeedStatistics:
-    """Returns the `SeedStatistics` of a non-empty list of scores."""
+    """Returns the `SeedStatistics` of a non-empty list of scores.
+
+    Examples:
+        >>> statistics = kt.evaluation.summarize_seeds([27.1, 27.3, 27.5])
+        >>> f"{statistics.mean:.1f} ± {statistics.deviation:.1f}"
+        '27.3 ± 0.2'
+    """
     deviation = statistics.stdev(scores) if len(scores) > 1 else None
     return SeedStatistics(statistics.mean(scores), deviation)
 
@@ -234,6 +260,13 @@ def bleu_interval(
     Raises:
         ValueError: If the lists are empty or their lengths differ, or if `num_samples`
             is below 1.
+
+    Examples:
+        >>> texts = [f"Das ist der Satz {number}." for number in range(20)]
+        >>> changed = [*texts[:15], *["Das ist er nicht."] * 5]
+        >>> low, high = kt.evaluation.bleu_interval(changed, texts)
+        >>> f"{low:.0f} to {high:.0f}"
+        '64 to 96'
     """
     check_counts([hypotheses], [references])
     check_num_samples(num_samples)
@@ -273,6 +306,16 @@ def compare_seeds(
     Raises:
         ValueError: If a system has no run, if a run or `references` is empty or their
             lengths differ, or if `num_samples` is below 1.
+
+    Examples:
+        >>> texts = [f"Das ist der Satz {number}." for number in range(20)]
+        >>> good, bad = texts[:19] + ["Nein."], ["Nein."] * 20
+        >>> systems = {"good": [good, texts], "bad": [bad, bad]}
+        >>> for system in kt.evaluation.compare_seeds(systems, texts, num_samples=100):
+        ...     print(system.name, f"{system.score:.1f}")
+        ...
+        good 98.1
+        bad 0.0
     """
     check_num_samples(num_samples)
     for runs in systems.values():

@@ -33,6 +33,14 @@ def model_card(model, tokenizer, search, recipe=None, **facts):
         **facts: Further facts: `scores`, a list of mappings with `name`, `score` and
             `signature`, as `keras-transformer evaluate --json` prints them; `license`,
             a str; and `validation`, as `run_metadata` returns it.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> card = kt.export.model_card(
+        ...     opened.model, opened.tokenizer, {"beam_size": 4}, license="MIT"
+        ... )
+        >>> [line for line in card.splitlines() if line.startswith("#")]
+        ['# Model card', '## Model', '## Search', '## Scores', '## License']
     """
     return describe_model(model, tokenizer, search, recipe, **facts)[names.CARD]
 
@@ -140,6 +148,14 @@ def run_metadata(path):
 
     Raises:
         RecipeError: If the recipe is invalid.
+
+    Examples:
+        >>> import os
+        >>> os.makedirs("runs/mine")
+        >>> recipe = kt.recipes.load_recipe("phrases", ["training.steps=1500"])
+        >>> kt.recipes.dump_recipe(recipe, "runs/mine/config.yaml")
+        >>> kt.export.run_metadata("runs/mine")["recipe"].training.steps
+        1500
     """
     from keras_transformer.recipes import load_recipe
 

@@ -49,6 +49,10 @@ class ExportedTranslator:
 
     Raises:
         ModelError: If the SavedModel fails the checks, is damaged, or is not an export.
+
+    Examples:
+        >>> exported = kt.export.ExportedTranslator("saved_models/phrases/1")
+        >>> translations = exported.translate(["12 euros"])
     """
 
     batch_size = 64

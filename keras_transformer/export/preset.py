@@ -43,6 +43,12 @@ def export_preset(
             phrases.
         ModelError: If the folder contains anything but a preset.
         StorageError: If the disk is full.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> folder = kt.export.export_preset(translator, "preset", dtype="float16")
+        >>> kt.saving.model_info(folder)["kind"]
+        'preset'
     """
     check_exportable(translator.model)
     reject_forbidden_phrases(translator)

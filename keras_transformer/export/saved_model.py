@@ -121,6 +121,13 @@ def export_saved_model(
         ExportError: If the model is an ensemble, TensorFlow cannot read exports in
             `folder`, or `folder` contains a run, a preset or another SavedModel.
         StorageError: If `folder` cannot be written to, or the disk is full.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> search = kt.BeamSearch(beam_size=2)
+        >>> path = kt.export.export_saved_model(
+        ...     opened.model, opened.tokenizer, "saved_models/phrases", search
+        ... )
     """
     require_backend("an export to SavedModel", "tensorflow")
     check_type(search, BeamSearch, "search")

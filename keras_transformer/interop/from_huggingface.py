@@ -187,6 +187,11 @@ def import_huggingface(
         ModelError: If files are missing or damaged, or the model is of a kind that is
             not supported.
         DataError: If the tokenizer cannot be read.
+
+    Examples:
+        >>> imported = kt.interop.import_huggingface(
+        ...     "nllb-200", language="deu_Latn", source_language="eng_Latn"
+        ... )
     """
     engine = imported.choose_engine(engine, "huggingface")
     folder = pathlib.Path(path)

@@ -153,6 +153,9 @@ def import_marian(path, engine=None, language=None, normalization=None):
         ModelError: If files are missing or damaged, or the model is of a kind that is
             not supported.
         DataError: If the tokenizer cannot be read.
+
+    Examples:
+        >>> imported = kt.interop.import_marian("opus-mt-en-de", normalization="opus")
     """
     engine = imported.choose_engine(engine, "marian")
     decoder_file = _find_decoder(pathlib.Path(path))

@@ -134,6 +134,15 @@ def write_imported(imported, output):
     Raises:
         ModelError: If the folder exists.
         StorageError: If the disk is full.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")  # in place of a model of another toolkit
+        >>> imported = kt.interop.ImportedModel(
+        ...     opened.model, opened.tokenizer, {"beam_size": 6}, {"origin": "here"}
+        ... )
+        >>> path = kt.interop.write_imported(imported, "models/mine")
+        >>> kt.open_model(path).search.beam_size
+        6
     """
     from keras_transformer.export.card import describe_model
     from keras_transformer.recipes import dump_recipe

@@ -51,6 +51,12 @@ def export_ctranslate2(
             is an ensemble, the quantization is unknown, `max_length` is below 1, a
             vocabulary contains a subword twice, or the folder exists and either
             `replace` is false or it is not a CTranslate2 export.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> path = kt.interop.export_ctranslate2(
+        ...     opened.model, opened.tokenizer, "ctranslate2/phrases", "int8"
+        ... )
     """
     folder = pathlib.Path(folder)
     check_exportable(model)

@@ -84,6 +84,12 @@ def export_huggingface(translator, folder, *, scores=(), license=None, dtype=Non
             Pegasus lack, the tokenizer is neither BPE nor from an imported Marian
             model, or `dtype` is unknown or too small for a weight.
         StorageError: If the disk is full.
+
+    Examples:
+        >>> translator = kt.open_model("phrases")
+        >>> folder = kt.interop.export_huggingface(translator, "huggingface/phrases")
+        >>> (folder / "model.safetensors").is_file()
+        True
     """
     model, tokenizer = translator.model, translator.tokenizer
     folder = pathlib.Path(folder)

@@ -66,6 +66,16 @@ def export_marian(translator, folder, *, scores=(), license=None):
         ExportError: If the folder exists, Marian cannot run the model, or the
             tokenizer is neither BPE nor from an imported Marian model.
         StorageError: If the disk is full.
+
+    Examples:
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> sizes = {"num_layers": 1, "d_model": 16, "d_ff": 16, "num_heads": 2}
+        >>> variations = {"timescales": "tensor2tensor", "zero_start_id": 2}
+        >>> model = kt.Transformer(656, **sizes, variations=variations)
+        >>> preset = kt.saving.save_preset(model, "presets/mine", tokenizer)
+        >>> folder = kt.interop.export_marian(kt.open_model(preset), "marian")
+        >>> (folder / "decoder.yml").is_file()
+        True
     """
     model, folder = translator.model, pathlib.Path(folder)
     sides = {"source": translator.tokenizer, "target": translator.target_tokenizer}

@@ -23,6 +23,11 @@ class AddNorm(keras.layers.Layer):
 
     Raises:
         ValueError: If `dropout` is outside [0, 1], or `normalization` is unknown.
+
+    Examples:
+        >>> x = keras.ops.convert_to_tensor([[1.0, 3.0]])
+        >>> kt.layers.AddNorm()(x, x).numpy().round(3).tolist()
+        [[-1.0, 1.0]]
     """
 
     def __init__(

@@ -22,6 +22,12 @@ class DecoderLayer(TransformerLayer):
         d_ff: Inner width of the feed-forward network.
         **kwargs: See `TransformerLayer`. They apply to both attentions, except
             `attention_window`, which restricts self-attention only.
+
+    Examples:
+        >>> layer = kt.layers.DecoderLayer(num_heads=2, key_dim=4, d_ff=16)
+        >>> x, encoder_output = keras.ops.ones((1, 2, 8)), keras.ops.ones((1, 3, 8))
+        >>> print(layer(x, encoder_output).shape)
+        (1, 2, 8)
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):
@@ -111,6 +117,12 @@ class Decoder(Stack):
             `activation`, `attention_window`, `score_mode`, `attention_bias`,
             `layer_norm_epsilon`, `positions` and `max_distance` of
             `TransformerLayer`, and arguments of `keras.layers.Layer`.
+
+    Examples:
+        >>> decoder = kt.layers.Decoder(num_layers=2, num_heads=2, key_dim=4, d_ff=16)
+        >>> x, encoder_output = keras.ops.ones((1, 2, 8)), keras.ops.ones((1, 3, 8))
+        >>> print(decoder(x, encoder_output).shape)
+        (1, 2, 8)
     """
 
     layer_class = DecoderLayer

@@ -23,6 +23,13 @@ class EncoderLayer(TransformerLayer):
             `activation`, `attention_window`, `score_mode`, `attention_bias`,
             `layer_norm_epsilon`, `positions` and `max_distance` of
             `TransformerLayer`, and arguments of `keras.layers.Layer`.
+
+    Examples:
+        >>> layer = kt.layers.EncoderLayer(num_heads=2, key_dim=4, d_ff=16)
+        >>> x = keras.ops.ones((1, 3, 8))
+        >>> output, scores = layer(x, return_attention_scores=True)
+        >>> print(output.shape, scores.shape)
+        (1, 3, 8) (1, 2, 3, 3)
     """
 
     def __init__(self, num_heads, key_dim, d_ff, **kwargs):

@@ -36,6 +36,12 @@ class RestrictedSelfAttention(MultiHeadAttention):
 
     Raises:
         ValueError: If `window` is below 1.
+
+    Examples:
+        >>> attention = kt.layers.RestrictedSelfAttention(2, key_dim=4, window=3)
+        >>> x = keras.ops.ones((1, 20, 8))
+        >>> print(attention(x, x).shape)
+        (1, 20, 8)
     """
 
     def __init__(self, num_heads, key_dim, window, **kwargs):

@@ -31,6 +31,12 @@ class TokenEmbedding(MatrixLayer, keras.layers.Embedding):
 
     Raises:
         ValueError: If a size is below 1, or `output_size` is above `vocabulary_size`.
+
+    Examples:
+        >>> embedding = kt.layers.TokenEmbedding(10, 16)
+        >>> x = embedding(keras.ops.convert_to_tensor([[4, 5, 0]]))
+        >>> print(x.shape)
+        (1, 3, 16)
     """
 
     def __init__(

@@ -84,6 +84,13 @@ def bracketing_score(references, hypotheses, max_length=None):
 
     Raises:
         ValueError: If the lists differ in length, or the words of a sentence differ.
+
+    Examples:
+        >>> gold = kt.parsing.parse_tree("(S (NP (DT The) (NN dog)) (VP (VBZ barks)))")
+        >>> found = kt.parsing.parse_tree("(S (DT The) (NN dog) (VP (VBZ barks)))")
+        >>> score = kt.parsing.bracketing_score([gold], [found])
+        >>> f"{score.precision:.1f} {score.recall:.1f} {score.f1:.1f}"
+        '100.0 66.7 80.0'
     """
     references, hypotheses = list(references), list(hypotheses)
     if len(references) != len(hypotheses):

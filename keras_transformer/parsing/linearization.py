@@ -76,6 +76,10 @@ def source_text(
 
     Raises:
         ValueError: If `linearization` is unknown.
+
+    Examples:
+        >>> kt.parsing.source_text(("Dogs", "bark"), "numbers")
+        '(0) Dogs (1) bark'
     """
     _check_linearization(linearization)
     if linearization in _NUMBERED:
@@ -204,6 +208,14 @@ def delinearize(text: str, words: Sequence[str]) -> tuple[Tree, Counter]:
 
     Returns:
         The `Tree`, and a `Counter` of its repairs by kind, such as "missing words".
+
+    Examples:
+        >>> words = "The", "dog", "barks"
+        >>> tree, repairs = kt.parsing.delinearize("(S (NP (DT) (NN) )NP", words)
+        >>> tree.constituents
+        (('S', 0, 3), ('NP', 0, 2))
+        >>> dict(repairs)
+        {'missing closing brackets': 1, 'missing words': 1}
     """
     repairs = Counter()
     # Constituents [label, start, end], those of them that are open, and the tags.

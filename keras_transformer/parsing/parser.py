@@ -40,6 +40,17 @@ def parse_sentences(translator, sentences, linearization=None):
     Raises:
         ModelError: If `linearization` is `None` and the model has no recipe or was not
             trained on trees.
+
+    Examples:
+        >>> class Parser:  # in place of a `Translator` that was trained on trees
+        ...     def n_best(self, lines):
+        ...         text = "(S (NP (DT) (NN) )NP (VP (VBZ) )VP )S"
+        ...         return [[kt.Translation(text, -0.1)] for _ in lines]
+        ...
+        >>> sentences = [kt.parsing.split_words("The dog barks")]
+        >>> (parse,) = kt.parsing.parse_sentences(Parser(), sentences, "tags")
+        >>> parse.tree.constituents
+        (('S', 0, 3), ('NP', 0, 2), ('VP', 2, 3))
     """
     linearization = linearization or _trained_linearization(translator)
     lines = [source_text(words, linearization) for words in sentences]
@@ -75,6 +86,11 @@ def _best_parse(words, outputs):
 
 def repair_report(parses):
     """Returns one line with the number of repaired trees and the kinds of repairs.
+
+    Examples:
+        >>> tree, repairs = kt.parsing.delinearize("(S (DT) )S", ("The", "dog"))
+        >>> kt.parsing.repair_report([kt.parsing.Parse(tree, 1, repairs)])
+        'trees: 1, from a lower-ranked output: 0, repaired: 1 (1 missing words)'
     """
     parses = [parse for parse in parses if parse.tree is not None]
     repaired = [parse for parse in parses if parse.repairs]

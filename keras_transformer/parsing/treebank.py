@@ -44,6 +44,13 @@ class TreeFiles(Pairs):
         DataError: If a folder contains no file, a weight is not finite and above 0, or
             the numbers of weights and paths differ. Iteration raises the same error if
             a file is missing, contains no tree, or contains an invalid tree.
+
+    Examples:
+        >>> import pathlib
+        >>> text = "(S (NP (NNS Dogs)) (VP (VBP bark)))"
+        >>> size = pathlib.Path("a.mrg").write_text(text)
+        >>> list(kt.parsing.TreeFiles("a.mrg"))
+        [('Dogs bark', '(S (NP (NNS) )NP (VP (VBP) )VP )S')]
     """
 
     def __init__(

@@ -33,6 +33,11 @@ class Tree:
         constituents: Tuple of `(label, start, end)` for the words `start` to `end - 1`,
             in depth-first order. If two spans are equal, the outer constituent comes
             first. Tags are not included. With a single word, there may be none.
+
+    Examples:
+        >>> tree = kt.parsing.Tree(("Dogs", "bark"), ("NNS", "VBP"), (("S", 0, 2),))
+        >>> kt.parsing.linearize(tree)
+        '(S (NNS) (VBP) )S'
     """
 
     words: tuple[str, ...]
@@ -89,6 +94,15 @@ def read_trees(path: str | os.PathLike) -> Iterator[tuple[int, Tree]]:
     Raises:
         DataError: If the file cannot be read, or brackets or labels are wrong. The
             message names file and line.
+
+    Examples:
+        >>> import pathlib
+        >>> text = "( (S (NP-SBJ (NNS Dogs)) (VP (VBP bark))) )"
+        >>> size = pathlib.Path("a.mrg").write_text(text)
+        >>> for number, tree in kt.parsing.read_trees("a.mrg"):
+        ...     print(number, tree.words, tree.constituents)
+        ...
+        1 ('Dogs', 'bark') (('S', 0, 2), ('NP', 0, 1), ('VP', 1, 2))
     """
     pieces = (
         (number, piece)
@@ -200,6 +214,10 @@ def split_words(line: str) -> tuple[str, ...]:
 
     Returns:
         Tuple of str, the words.
+
+    Examples:
+        >>> kt.parsing.split_words("Dogs ( big ones ) bark .")
+        ('Dogs', '-LRB-', 'big', 'ones', '-RRB-', 'bark', '.')
     """
     return tuple(word.translate(_BRACKETS) for word in _WORD.findall(line))
 

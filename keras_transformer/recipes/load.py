@@ -40,7 +40,12 @@ _SET_FILES = """ \\
 
 @functools.cache
 def packaged_recipes() -> dict[str, str]:
-    """Returns the name and one-line description of each packaged recipe."""
+    """Returns the name and one-line description of each packaged recipe.
+
+    Examples:
+        >>> kt.recipes.packaged_recipes()["phrases"]
+        'Phrases from CLDR, English to German: no data needed, minutes on two CPU cores'
+    """
     described = {}
     for path in sorted(_FOLDER.glob("*.yaml")):
         first_line = path.read_text(encoding="utf-8").split("\n", 1)[0]
@@ -61,6 +66,12 @@ def recipe_template(name, path, train=None) -> str:
     Raises:
         RecipeError: If there is no such recipe, or `train` is given but the recipe
             already names its training text.
+
+    Examples:
+        >>> files = {"source": "train.en", "target": "train.de"}
+        >>> text = kt.recipes.recipe_template("files", "mine.yaml", files)
+        >>> "  train: {source: train.en, target: train.de}" in text
+        True
     """
     if name not in packaged_recipes():
         raise RecipeError(
@@ -164,6 +175,12 @@ def dump_recipe(recipe: Recipe, path) -> None:
 
     Raises:
         StorageError: If the disk is full.
+
+    Examples:
+        >>> recipe = kt.recipes.load_recipe("phrases", ["training.steps=1500"])
+        >>> kt.recipes.dump_recipe(recipe, "mine.yaml")
+        >>> kt.recipes.load_recipe("mine.yaml").training.steps
+        1500
     """
     replace_text(path, dump_yaml(recipe.model_dump()))
 

@@ -29,6 +29,9 @@ def average_run(folder, last=5, output=None):
         ModelError: If the newest checkpoint is too small for the recipe.
         StorageError: If the disk is full.
         ValueError: If `last` is below 1.
+
+    Examples:
+        >>> found = kt.runs.average_run("runs/mine", last=5, output="mean.keras")
     """
     folder = pathlib.Path(folder)
     _, tokenizer, model = load_run(folder)

@@ -24,6 +24,11 @@ def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     Returns:
         The number of floating-point operations, float.
+
+    Examples:
+        >>> flops = kt.runs.forward_flops(kt.SIZES["base"], 37_000, [25], [25])
+        >>> f"{flops:.2e}"
+        '3.17e+09'
     """
     d_model, d_ff = settings["d_model"], settings["d_ff"]
     # Width of the keys and the values of all heads together.
@@ -61,6 +66,11 @@ def training_flops(settings, vocabulary_size, source_lengths, target_lengths):
 
     Returns:
         The number of floating-point operations, float.
+
+    Examples:
+        >>> flops = kt.runs.training_flops(kt.SIZES["base"], 37_000, [25], [25])
+        >>> f"{flops:.2e}"
+        '9.52e+09'
     """
     return 3 * forward_flops(settings, vocabulary_size, source_lengths, target_lengths)
 

@@ -102,6 +102,10 @@ def repeat(recipe, seeds, output, jobs=1, on_seed=None):
         RunBusyError: If another process runs `repeat` in `output`.
         RunError: If the training of a seed fails.
         UserError: If there are fewer cores than `jobs`.
+
+    Examples:
+        >>> recipe = kt.recipes.load_recipe("phrases", ["training.steps=1500"])
+        >>> results = kt.runs.repeat(recipe, [1, 2, 3], "runs/seeds")
     """
     require_backend("training of several runs", "tensorflow")
     output = pathlib.Path(output)

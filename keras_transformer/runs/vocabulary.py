@@ -27,6 +27,14 @@ def extend_vocabulary(model, tokenizer, sentences, num_pieces, source_sentences=
 
     Raises:
         DataError: If the tokenizer is not BPE, or the text provides no new subword.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> model, tokenizer = kt.runs.extend_vocabulary(
+        ...     opened.model, opened.tokenizer, ["photograph", "photon"], num_pieces=5
+        ... )
+        >>> tokenizer.vocabulary_size - opened.tokenizer.vocabulary_size
+        2
     """
     if tokenizer.kind != "bpe":
         raise DataError(

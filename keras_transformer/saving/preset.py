@@ -195,6 +195,13 @@ def load_preset(folder, model_class=None, **changes):
             match the model.
         DataError: If the tokenizer is damaged.
         ValueError: If `changes` are invalid.
+
+    Examples:
+        >>> model = kt.Transformer(100, num_layers=1, d_model=16, d_ff=16, num_heads=2)
+        >>> folder = kt.saving.save_preset(model, "preset")
+        >>> preset = kt.saving.load_preset(folder, dropout=0.2)
+        >>> preset.model.get_config()["dropout"], preset.tokenizer, preset.task
+        (0.2, None, None)
     """
     folder = pathlib.Path(folder)
     stored = keras_file.check_preset(folder)

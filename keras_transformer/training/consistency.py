@@ -29,6 +29,11 @@ class Consistency:
     Raises:
         ValueError: If `kind` is unknown, `weight` is below 0, or `cutoff` is outside
             [0, 1).
+
+    Examples:
+        >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=100)
+        >>> simcut = kt.training.Consistency("simcut", weight=3.0, cutoff=0.05)
+        >>> model = kt.training.TrainingModel(transformer, consistency=simcut)
     """
 
     def __init__(self, kind="simcut", weight=3.0, cutoff=0.05):

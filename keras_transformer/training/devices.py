@@ -31,6 +31,11 @@ def configure_threads(parallel_parts, cores=None):
         Whether the thread pools suit `parallel_parts`. With several parts, the result
         is false if the environment sets the pools, or if TensorFlow has already fixed
         them.
+
+    Examples:
+        >>> suits = kt.training.configure_threads(parallel_parts=2)
+        >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=1000)
+        >>> model = kt.training.TrainingModel(transformer, parallel_parts=2)
     """
     if parallel_parts == 1:
         return True
@@ -92,6 +97,14 @@ def automatic_bfloat16(enabled=True):
 
     Args:
         enabled: If false, the context changes nothing.
+
+    Examples:
+        >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=1000)
+        >>> model = kt.training.TrainingModel(transformer)
+        >>> model.compile(kt.training.FusedAdam(1e-3))
+        >>> with kt.training.automatic_bfloat16():  # batches of training_dataset
+        ...     history = model.fit(batches, steps_per_epoch=1000)
+        ...
     """
     before = tf.config.optimizer.get_experimental_options().get(_OPTION, False)
     tf.config.optimizer.set_experimental_options({_OPTION: enabled or before})

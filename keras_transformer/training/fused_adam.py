@@ -18,6 +18,14 @@ class FusedAdam(keras.optimizers.Adam):
 
     Defaults are those of Keras. The paper has `beta_2=0.98` and `epsilon=1e-9` (section
     5.3).
+
+    Examples:
+        >>> schedule = kt.training.NoamSchedule(d_model=512)
+        >>> optimizer = kt.training.FusedAdam(schedule, beta_2=0.98, epsilon=1e-9)
+        >>> weight = keras.Variable([1.0])
+        >>> optimizer.apply([keras.ops.ones((1,))], [weight])
+        >>> f"{float(1.0 - weight[0]):.1e}"
+        '1.8e-07'
     """
 
     def apply(self, grads, trainable_variables=None):

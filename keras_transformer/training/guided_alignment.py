@@ -31,6 +31,11 @@ class GuidedAlignment:
 
     Raises:
         ValueError: If `weight` or an index is below 0.
+
+    Examples:
+        >>> guided = kt.training.GuidedAlignment(kt.training.same_groups, weight=0.5)
+        >>> transformer = kt.Transformer.from_size("tiny", vocabulary_size=1000)
+        >>> model = kt.training.TrainingModel(transformer, guided_alignment=guided)
     """
 
     def __init__(self, aligned, weight=1.0, layer=None, head=0):
@@ -91,6 +96,16 @@ def same_groups(inputs):
 
     Returns:
         bool `[batch, target_length, source_length]`, for `GuidedAlignment`.
+
+    Examples:
+        >>> inputs = {
+        ...     "source_ids": keras.ops.convert_to_tensor([[4, 5, 3]]),
+        ...     "target_ids": keras.ops.convert_to_tensor([[2, 6]]),
+        ...     "source_groups": keras.ops.convert_to_tensor([[1, 2, 0]]),
+        ...     "target_groups": keras.ops.convert_to_tensor([[2, 0]]),
+        ... }
+        >>> kt.training.same_groups(inputs).numpy().tolist()
+        [[[False, True, False], [False, False, False]]]
     """
     source, target = (inputs[name] for name in GROUPS)
     is_same = ops.equal(target[:, :, None], source[:, None, :])
@@ -111,6 +126,16 @@ def next_words(begins_word, stands_for_word, pad_id=0):
         stands_for_word: `[vocabulary_size]`, bool, true for ids of symbols that
             represent a word in the target.
         pad_id: Id of padding in the source.
+
+    Examples:
+        >>> begins_word = [False] * 3 + [True] * 3 + [False]  # 3 is the end id
+        >>> stands_for_word = [False] * 6 + [True]  # 6 is a symbol such as (NN)
+        >>> aligned = kt.training.next_words(begins_word, stands_for_word)
+        >>> source_ids = keras.ops.convert_to_tensor([[4, 5, 3]])
+        >>> target_ids = keras.ops.convert_to_tensor([[2, 6]])
+        >>> inputs = {"source_ids": source_ids, "target_ids": target_ids}
+        >>> aligned(inputs).numpy().tolist()
+        [[[True, False, False], [False, True, False]]]
     """
     begins_word = np.asarray(begins_word, "int32")
     stands_for_word = np.asarray(stands_for_word, "int32")

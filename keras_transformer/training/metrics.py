@@ -50,6 +50,13 @@ class Perplexity(TokenMean):
 
     Args:
         pad_id: Label to ignore.
+
+    Examples:
+        >>> metric = kt.training.Perplexity()
+        >>> labels = keras.ops.convert_to_tensor([[5, 3, 0]])  # 0 is padding
+        >>> metric.update_state(labels, keras.ops.zeros((1, 3, 8)))
+        >>> round(float(metric.result()), 3)
+        8.0
     """
 
     def __init__(self, pad_id=0, name="perplexity", **kwargs):
@@ -68,6 +75,13 @@ class TokenAccuracy(TokenMean):
 
     Args:
         pad_id: Label to ignore.
+
+    Examples:
+        >>> metric = kt.training.TokenAccuracy()
+        >>> labels = keras.ops.convert_to_tensor([[5, 3, 0]])  # 0 is padding
+        >>> metric.update_state(labels, keras.ops.one_hot([[5, 4, 1]], 8))
+        >>> float(metric.result())
+        0.5
     """
 
     def __init__(self, pad_id=0, name="accuracy", **kwargs):

@@ -34,7 +34,13 @@ def replica_index():
 
 
 def default_strategy():
-    """Returns `MirroredStrategy` on several GPUs, else the default strategy."""
+    """Returns `MirroredStrategy` on several GPUs, else the default strategy.
+
+    Examples:
+        >>> strategy = kt.training.default_strategy()
+        >>> strategy.num_replicas_in_sync  # more than 1 on several GPUs
+        1
+    """
     import tensorflow as tf
 
     if len(tf.config.list_physical_devices("GPU")) > 1:

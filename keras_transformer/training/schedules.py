@@ -101,6 +101,12 @@ class LinearCooldown(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: If `cooldown_steps` is below 1 or above `steps`.
+
+    Examples:
+        >>> noam = kt.training.NoamSchedule(d_model=512, warmup_steps=100)
+        >>> schedule = kt.training.LinearCooldown(noam, steps=1000, cooldown_steps=200)
+        >>> [f"{float(schedule(step)):.1e}" for step in (99, 799, 899, 999)]
+        ['4.4e-03', '1.6e-03', '7.4e-04', '7.0e-06']
     """
 
     def __init__(self, schedule, steps, cooldown_steps):
@@ -145,6 +151,12 @@ class StagedSchedule(keras.optimizers.schedules.LearningRateSchedule):
 
     Raises:
         ValueError: If there is no stage, or the lists differ in length.
+
+    Examples:
+        >>> stages = [kt.training.InverseSquareRoot(rate, 10) for rate in (1e-3, 1e-4)]
+        >>> schedule = kt.training.StagedSchedule(stages, steps=[100, 100])
+        >>> [f"{float(schedule(step)):.0e}" for step in (9, 109)]
+        ['1e-03', '1e-04']
     """
 
     def __init__(self, schedules, steps):

@@ -40,6 +40,16 @@ class Trainer:
     Raises:
         ValueError: If `keep` is below 1, or the model was compiled with
             `steps_per_execution` above 1.
+
+    Examples:
+        >>> import os
+        >>> transformer = kt.Transformer(100, num_layers=1, d_model=16, num_heads=2)
+        >>> model = kt.training.TrainingModel(transformer)
+        >>> model.compile(kt.training.FusedAdam(1e-3))
+        >>> model.build({"source_ids": (None, None), "target_ids": (None, None)})
+        >>> os.makedirs("runs/mine")
+        >>> trainer = kt.training.Trainer(model, "runs/mine")
+        >>> trainer.fit(batches, steps=1000)  # of training_dataset
     """
 
     def __init__(

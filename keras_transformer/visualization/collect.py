@@ -66,6 +66,17 @@ class Attention(NamedTuple):
 
         Raises:
             ModelError: If the kind, the layer or the head does not exist.
+
+        Examples:
+            >>> opened = kt.open_model("phrases")
+            >>> attention = kt.visualization.compute_attention(
+            ...     opened.model, opened.tokenizer, "12 euros", "12 Euro"
+            ... )
+            >>> for layer, head, scores in attention.select("cross", head=1):
+            ...     print(layer, head, scores.shape)
+            ...
+            1 1 (5, 7)
+            2 1 (5, 7)
         """
         if kind not in KINDS:
             raise ModelError(

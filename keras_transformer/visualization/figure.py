@@ -38,6 +38,13 @@ def write_figure(attention, path, kind="cross", layer=None, head=None):
     Raises:
         ModelError: If the model has no such kind, layer or head, or there are more
             than 64 panels.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> attention = kt.visualization.compute_attention(
+        ...     opened.model, opened.tokenizer, "12 euros", "12 Euro"
+        ... )
+        >>> kt.visualization.write_figure(attention, "attention.png", layer=2, head=1)
     """
     panels = attention.select(kind, layer, head)
     if len(panels) > _MAX_PANELS:
@@ -106,6 +113,13 @@ def write_page(attention, path):
     Args:
         attention: `Attention`.
         path: Path of the HTML file.
+
+    Examples:
+        >>> opened = kt.open_model("phrases")
+        >>> attention = kt.visualization.compute_attention(
+        ...     opened.model, opened.tokenizer, "12 euros", "12 Euro"
+        ... )
+        >>> kt.visualization.write_page(attention, "attention.html")
     """
     data = {"texts": attention.texts, "isMean": attention.is_mean}
     for kind, scores in attention.scores.items():

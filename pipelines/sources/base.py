@@ -24,6 +24,18 @@ class Pairs:
     Subclasses define `__iter__` (or `id_chunks`, if the pairs are already ids) and
     override the methods whose defaults do not suit them. `as_pairs` wraps lists of
     pairs.
+
+    Examples:
+        >>> class Phrases(kt.pipelines.Pairs):
+        ...     def __iter__(self):
+        ...         yield "a dog", "ein Hund"
+        ...         yield "a cat", "eine Katze"
+        ...
+        >>> pairs = Phrases()
+        >>> list(pairs.sentences())
+        ['a dog', 'ein Hund', 'a cat', 'eine Katze']
+        >>> pairs.locate(2)
+        'pair 2'
     """
 
     def __iter__(self) -> Iterator[Pair]:
@@ -98,6 +110,11 @@ class BothDirections(Pairs):
 
     Args:
         pairs: A `Pairs` that yields texts, not ids.
+
+    Examples:
+        >>> pairs = kt.pipelines.as_pairs([("a dog", "ein Hund")])
+        >>> list(kt.pipelines.BothDirections(pairs))
+        [('a dog', 'ein Hund'), ('ein Hund', 'a dog')]
     """
 
     def __init__(self, pairs: Pairs):
@@ -161,6 +178,11 @@ def as_pairs(pairs: Pairs | Iterable[Pair]) -> Pairs:
 
     Returns:
         `Pairs`.
+
+    Examples:
+        >>> pairs = kt.pipelines.as_pairs([("a dog", "ein Hund")])
+        >>> list(pairs.sentences())
+        ['a dog', 'ein Hund']
     """
     return pairs if isinstance(pairs, Pairs) else _IterablePairs(pairs)
 

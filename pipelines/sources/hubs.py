@@ -38,6 +38,11 @@ class TfdsPairs(Pairs):
     Raises:
         DataError: Iteration raises it before the first pair if the dataset, the split
             or a language does not exist, or the dataset cannot be prepared.
+
+    Examples:
+        >>> pairs = kt.pipelines.TfdsPairs(
+        ...     "wmt14_translate/de-en", "train[:1%]", "en", "de"
+        ... )
     """
 
     name: Any
@@ -157,6 +162,12 @@ class HuggingFacePairs(Pairs):
         DataError: If source and target are the same. Iteration raises it before the
             first pair if `datasets` is not installed, or the dataset or the split does
             not exist, and later if an example lacks one of the texts.
+
+    Examples:
+        >>> keys = {"source": "translation.en", "target": "translation.de"}
+        >>> pairs = kt.pipelines.HuggingFacePairs(
+        ...     "Helsinki-NLP/opus-100", "validation", config="de-en", **keys
+        ... )
     """
 
     name: str

@@ -44,6 +44,13 @@ class TextFiles(Pairs):
         DataError: If no files are given or the numbers of files differ. Iteration
             raises it before the first pair if a file cannot be read or is empty, or if
             the numbers of lines of two files differ.
+
+    Examples:
+        >>> import pathlib
+        >>> size = pathlib.Path("train.en").write_text("a dog runs\\na cat\\n")
+        >>> size = pathlib.Path("train.de").write_text("ein Hund rennt\\neine Katze\\n")
+        >>> list(kt.pipelines.TextFiles("train.en", "train.de"))
+        [('a dog runs', 'ein Hund rennt'), ('a cat', 'eine Katze')]
     """
 
     def __init__(
@@ -190,6 +197,13 @@ class TsvFiles(PairLines):
         DataError: If `paths` is empty, only one column is given by name, or a number is
             below 1. Iteration raises it if a file cannot be read or has no pair, a line
             lacks a column, or the header does not contain each name exactly once.
+
+    Examples:
+        >>> import pathlib
+        >>> lines = "en\tid\tde\na dog\t1\tein Hund\n"
+        >>> size = pathlib.Path("pairs.tsv").write_text(lines)
+        >>> list(kt.pipelines.TsvFiles("pairs.tsv", source="en", target="de"))
+        [('a dog', 'ein Hund')]
     """
 
     def __init__(self, paths: Path | Sequence[Path], source=1, target=2):
@@ -265,6 +279,12 @@ class CsvFiles(TsvFiles):
     Raises:
         DataError: If `TsvFiles` raises it, the lines differ in their number of cells,
             or a line has unmatched quotes, such as those of a cell with several lines.
+
+    Examples:
+        >>> import pathlib
+        >>> size = pathlib.Path("pairs.csv").write_text('"a dog; a cat";ein Hund\\n')
+        >>> list(kt.pipelines.CsvFiles("pairs.csv"))
+        [('a dog; a cat', 'ein Hund')]
     """
 
     def _rows(self, lines, path):
@@ -311,6 +331,14 @@ class JsonLines(PairLines):
         DataError: If `paths` is empty. Iteration raises it if a file cannot be read or
             has no pair, a line is not a JSON object or lacks a key, or a value is not
             text.
+
+    Examples:
+        >>> import pathlib
+        >>> line = '{"translation": {"en": "a dog", "de": "ein Hund"}}\\n'
+        >>> size = pathlib.Path("pairs.jsonl").write_text(line)
+        >>> keys = {"source": "translation.en", "target": "translation.de"}
+        >>> list(kt.pipelines.JsonLines("pairs.jsonl", **keys))
+        [('a dog', 'ein Hund')]
     """
 
     def __init__(self, paths: Path | Sequence[Path], source="source", target="target"):
@@ -349,6 +377,15 @@ class TmxFiles(PairLines):
     Raises:
         DataError: If `paths` is empty. Iteration raises it if a file cannot be read, is
             not TMX in UTF-8, or has no pair of these languages.
+
+    Examples:
+        >>> import pathlib
+        >>> unit = '<tu><tuv xml:lang="en"><seg>a dog</seg></tuv>'
+        >>> unit += '<tuv xml:lang="de-AT"><seg>ein Hund</seg></tuv></tu>'
+        >>> text = f"<tmx><body>{unit}</body></tmx>"
+        >>> size = pathlib.Path("memory.tmx").write_text(text)
+        >>> list(kt.pipelines.TmxFiles("memory.tmx", "en", "de"))
+        [('a dog', 'ein Hund')]
     """
 
     is_xml = True

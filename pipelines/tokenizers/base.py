@@ -38,6 +38,15 @@ class Tokenizer(tf.Module):
         num_outputs: If not `None`, a model predicts only the first `num_outputs` ids.
         file_name: Name of the file that `save` writes.
         text: `TextSettings`, or `None` if it was made without them.
+
+    Examples:
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> ids = tokenizer.tokenize(["12 euros"])
+        >>> pieces = tokenizer.pieces()
+        >>> [pieces[each] for each in ids[0].numpy()]
+        ['▁', '1', '2', '▁', 'e', 'uro', 's']
+        >>> tokenizer.detokenize(ids).numpy()[0].decode()
+        '12 euros'
     """
 
     kind: str

@@ -41,6 +41,13 @@ class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
     Raises:
         DataError: If the model is not of type BPE, or has user-defined symbols, pieces
             that span spaces, or pieces with a character that is not itself a piece.
+
+    Examples:
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> core = kt.pipelines.CoreOpsBytePairTokenizer(tokenizer)
+        >>> texts = ["12 euros"]
+        >>> core.tokenize(texts).to_list() == tokenizer.tokenize(texts).to_list()
+        True
     """
 
     def __init__(self, tokenizer: BytePairTokenizer):

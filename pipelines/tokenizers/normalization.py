@@ -32,6 +32,15 @@ class TextSettings(BaseModel):
         words: Words of the source side that usually have capitals, such as names.
         numbers: Whether the training text has lines of digits without letters. If it
             does not, such lines stay as they are.
+
+    Examples:
+        >>> settings = kt.pipelines.TextSettings(normalization=True)
+        >>> tokenizer = kt.pipelines.train_tokenizer(
+        ...     "bpe", ["a dog"], vocabulary_size=270, text=settings
+        ... )
+        >>> ids = tokenizer.tokenize(["a\\u00a0 dog\\u200b"])
+        >>> tokenizer.detokenize(ids).numpy()[0].decode()
+        'a dog'
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)

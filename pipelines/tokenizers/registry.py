@@ -46,6 +46,13 @@ class SeparateTokenizers(tf.Module):
 
     Raises:
         DataError: If the kinds differ.
+
+    Examples:
+        >>> source = kt.pipelines.train_tokenizer("bpe", ["a dog runs"], 270)
+        >>> target = kt.pipelines.train_tokenizer("bpe", ["ein Hund rennt"], 272)
+        >>> both = kt.pipelines.SeparateTokenizers(source, target)
+        >>> both.vocabulary_size, both.target.vocabulary_size
+        (270, 272)
     """
 
     def __init__(self, source: Tokenizer, target: Tokenizer):
@@ -171,6 +178,13 @@ def load_tokenizer(folder: str | os.PathLike) -> Tokenizer:
 
     Raises:
         DataError: If the folder contains no tokenizer, or if the tokenizer is damaged.
+
+    Examples:
+        >>> tokenizer = kt.open_model("phrases").tokenizer
+        >>> tokenizer.save("tokenizer")
+        >>> same = kt.pipelines.load_tokenizer("tokenizer")
+        >>> same.kind, same.vocabulary_size
+        ('bpe', 656)
     """
     tokenizer = _load_file(folder, _CLASSES)
     if tokenizer is not None:
