@@ -43,7 +43,6 @@ INTERNAL = {
     "rows_outside",
     "ExportedTranslator": "fingerprint of_signatures",
     "GuidedAlignment": "layer_index loss",
-    "MixedPairs": "parts",
     "ModelInfo": "describe_model summary",
     "Pairs": "id_chunks tokenizer",
     "Recipe": "validation_metric",
@@ -229,14 +228,16 @@ def linked(text, value):
     def link(match):
         name = match[1]
         is_word = name.islower() and "_" not in name and "." not in name
-        target = targets().get(name)
-        if name.count(".") > 1:  # possibly a function in a module
-            target = target or targets().get(name.rpartition(".")[0])
-        if not target or name in own or is_word:
+        if name in own or is_word:
             return match[0]
-        if target.endswith(".py"):
+        owner, _, last = name.rpartition(".")
+        target = targets().get(name) or ""
+        if "." in owner:  # possibly a module
+            target = target or targets().get(owner) or ""
+        is_internal = not target and last in INTERNAL.get(owner, "").split()
+        if is_internal or target.endswith(".py"):
             raise ValueError(f"{value.__qualname__}: {match[0]} has no entry")
-        return f"[{match[0]}]({target})"
+        return f"[{match[0]}]({target})" if target else match[0]
 
     parts = re.split(r"(^```(?:.*\n)+?```$)", text, flags=re.MULTILINE)
     parts[::2] = [re.sub(r"(?<!\[)`([\w.]+)`", link, part) for part in parts[::2]]

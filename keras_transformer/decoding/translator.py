@@ -268,8 +268,8 @@ class Translator:
         Returns:
             For each line, a list of 1 to `n` `Translation`s with different texts, best
             first. There are fewer than `n` if the search found no more, and a single,
-            empty one for a blank line. If a line was divided, `join_segments` joins the
-            translations of its segments.
+            empty one for a blank line. If a line was divided, its i-th best translation
+            consists of the i-th best ones of its parts, and the scores are added.
 
         Raises:
             ValueError: If `lines` is not a list of str, or `n` is below 1.

@@ -82,7 +82,7 @@ class PairScorer:
     def __call__(self, source_ids, target_ids, labels):
         """Returns the log-probabilities of given translations, float32 `[batch]`.
 
-        The arguments are integer ids `[batch, length]`, as in `perplexity`.
+        The arguments are integer ids `[batch, length]`, as in `evaluation.perplexity`.
         """
         ids = source_ids, target_ids, labels
         return self._score(*(ops.cast(each, "int32") for each in ids))

@@ -83,7 +83,7 @@ def chrf(hypotheses, references, lowercase=False) -> CorpusScore:
 
     Args:
         hypotheses: List of str, one translation per sentence.
-        references: List of str, or a list of such lists, as for `bleu`.
+        references: List of str, or a list of such lists, as for `evaluation.bleu`.
         lowercase: Whether to ignore case.
 
     Returns:
@@ -105,7 +105,7 @@ def ter(hypotheses, references, case_sensitive=False) -> CorpusScore:
 
     Args:
         hypotheses: List of str, one translation per sentence.
-        references: List of str, or a list of such lists, as for `bleu`.
+        references: List of str, or a list of such lists, as for `evaluation.bleu`.
         case_sensitive: Whether case counts.
 
     Returns:

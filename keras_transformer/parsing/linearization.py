@@ -71,7 +71,7 @@ def source_text(
 
     Args:
         words: The words of the sentence.
-        linearization: That of the target (see `linearize`).
+        linearization: That of the target (see `parsing.linearize`).
         first_number: Number of the first word, for forms with numbers.
 
     Raises:
@@ -97,7 +97,7 @@ def linearize(tree: Tree, linearization: str = "tags", first_number: int = 0) ->
             ("numbers"), the same symbol for all words ("XX"), or the position, and then
             the part of speech with the brackets around it ("joined").
         first_number: Number of the first word. Numbers are modulo 128.
-            `delinearize` assumes that the first one is 0.
+            `parsing.delinearize` assumes that the first one is 0.
 
     Raises:
         ValueError: If `linearization` is unknown, or a form with tags has a tag that is

@@ -14,7 +14,7 @@ class Parse(NamedTuple):
     Attributes:
         tree: `Tree`.
         rank: Rank of the model's output in the n-best list, from 1.
-        repairs: `Counter` of the kinds of repairs (see `delinearize`).
+        repairs: `Counter` of the kinds of repairs (see `parsing.delinearize`).
     """
 
     tree: Tree | None
@@ -32,7 +32,7 @@ def parse_sentences(translator, sentences, linearization=None):
         translator: `Translator`. Its beam size is the length of the n-best list.
         sentences: List of tuples of words, without whitespace or parentheses, as
             `split_words` returns them.
-        linearization: See `linearize`. If `None`, that of the training trees.
+        linearization: See `parsing.linearize`. If `None`, that of the training trees.
 
     Returns:
         List of `Parse`, one per sentence, in order.

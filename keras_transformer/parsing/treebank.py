@@ -38,7 +38,7 @@ class TreeFiles(Pairs):
             subfolders, sorted by name, except hidden ones.
         weights: For each path, the number of times that its trees occur per epoch. With
             0.1, every epoch samples a tenth of them. If `None`, each tree occurs once.
-        linearization: Form of a word in the target (see `linearize`).
+        linearization: Form of a word in the target (see `parsing.linearize`).
 
     Raises:
         DataError: If a folder contains no file, a weight is not finite and above 0, or

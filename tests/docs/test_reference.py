@@ -22,6 +22,12 @@ def test_generated_text_is_up_to_date(monkeypatch):
         assert page(path.name) == reference.page(path), "run `make reference`"
 
 
+def test_only_sources_link_to_code():
+    for path in (ROOT / "docs" / "reference").glob("*.md"):
+        links = re.findall(r"\[([^]\n]*)\]\([^)\n]*\.py\)", page(path.name))
+        assert {*links} <= {"Source"}, path.name
+
+
 def test_signatures_match_an_export(tiny_signatures):
     row = re.compile(r"^\| `(\w+)` \| (in|out) \| (\w+) \| (.*?) \|", re.MULTILINE)
     written = {
