@@ -42,6 +42,9 @@ STEERING = (
 class SpecialIds(NamedTuple):
     """Ids that do not stand for subwords. Of these, a search generates only `end`.
 
+    The defaults are those of this package's tokenizers. Pass the ids of an imported
+    vocabulary, or of your own, to the searches over ids.
+
     Attributes:
         pad: Id of padding.
         unknown: Id of unknown subwords, or `None` if there is none.

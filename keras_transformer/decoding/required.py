@@ -196,6 +196,8 @@ def _any_of_phrase(flags, phrase, offset=0):
 def required_row(phrases):
     """Encodes the required phrases of a sentence as a row of ids and marks.
 
+    Searches over ids need it; `Translator.n_best` takes the phrases as texts.
+
     A phrase is a list of alternatives, which are lists of ids. A phrase that is given
     twice must occur twice. An occurrence may count for several different phrases, such
     as 5 6 and 6 7 in 5 6 7.

@@ -40,6 +40,8 @@ def translate_ids(
 ):
     """Translates a batch of source ids by beam search.
 
+    Use it if your program tokenizes and batches the text itself, and else `Translator`.
+
     Args:
         model: `Transformer` or `Ensemble`.
         source_ids: int32 `[batch, source_length]`, ids and the end id, then padding.
@@ -129,7 +131,7 @@ def sample_ids(
     is_checked=False,
     first_ids=None,
 ):
-    """Draws translations of a batch of source ids at random.
+    """Draws translations of a batch of source ids at random, as for back-translation.
 
     The other arguments are the same as for `translate_ids`.
 

@@ -55,7 +55,7 @@ class SystemScore(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """The scores of all systems by one metric.
+    """The scores of all systems by one metric, as `compare_systems` returns them.
 
     Attributes:
         metric: sacreBLEU's name of the metric.
@@ -208,7 +208,7 @@ def _set_seed(seed):
 
 
 class SeedStatistics(NamedTuple):
-    """Mean and sample standard deviation of a score over seeds.
+    """Mean and sample standard deviation of a score over seeds (`summarize_seeds`).
 
     Attributes:
         mean: The mean.

@@ -67,6 +67,9 @@ def export_saved_model(
 ):
     """Writes `folder/VERSION/`, a SavedModel with the tokenizer and beam search.
 
+    Use it for a model that your program has built or trained, and `export_translator`
+    for one that `open_model` has opened.
+
     VERSION is the highest existing version plus one. Its folder appears once all files
     are on disk. docs/reference/signatures.md describes the inputs and outputs of all
     signatures:

@@ -31,7 +31,7 @@ DTYPES = (None, "float16")
 
 
 class Preset(NamedTuple):
-    """The content of a preset.
+    """The content of a preset, as `load_preset` returns it.
 
     Attributes:
         model: `Transformer`.

@@ -27,6 +27,8 @@ _USE_TEXT_OPS = "Export with `--tokenizer-ops tensorflow-text`."
 class CoreOpsBytePairTokenizer(SentencePieceVocabulary):
     """BPE tokenizer of core TensorFlow operations, with the ids of the usual one.
 
+    Use it for exports to servers that lack the package tensorflow-text.
+
     Pieces do not span spaces, so all words of a batch are merged in parallel. Each
     iteration applies the best merge of every word. Of equally good merges, the leftmost
     is applied, as in SentencePiece. The word with the most merges determines the number
