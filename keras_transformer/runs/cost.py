@@ -4,7 +4,6 @@ import numpy as np
 
 from keras_transformer import pipelines
 from keras_transformer.arguments import with_head_dims
-from keras_transformer.pipelines.datasets import epoch_rows
 
 
 def forward_flops(settings, vocabulary_size, source_lengths, target_lengths):
@@ -83,6 +82,8 @@ def count_run_flops(recipe, settings, num_outputs, corpora, progress):
     the text or the batches were changed during the run. `corpora` has one
     `EncodedCorpus` per stage.
     """
+    from keras_transformer.pipelines.datasets import epoch_rows
+
     total = tokens = 0.0
     for stage, corpus in zip(recipe.stages, corpora, strict=True):
         lengths = corpus.lengths(epoch_rows(corpus))
