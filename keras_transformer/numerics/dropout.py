@@ -4,6 +4,7 @@ import keras
 from keras import ops
 
 from keras_transformer.numerics.gradients import custom_gradient
+from keras_transformer.numerics.indexing import view
 from keras_transformer.numerics.seeds import per_replica
 
 # A unit is dropped if a random int16 is below a bound. `LEVELS` is the number of int16
@@ -54,5 +55,7 @@ class Dropout(keras.layers.Dropout):
         numbers = keras.random.randint(
             ((size + 1) // 2, 1), -(2**31), 2**31 - 1, "int32", seed
         )
-        bits = ops.reshape(ops.view(numbers, "int16"), (-1,))
+        # `ops.view` would reshape the numbers first. TensorFlow reshapes int32 arrays
+        # in the memory of the CPU, even on a GPU.
+        bits = ops.reshape(view(numbers, "int16"), (-1,))
         return ops.reshape(bits[:size] >= bound, shape)

@@ -50,7 +50,10 @@ def shape(x):
 
 
 def view(x, dtype):
-    """Returns `ops.view(x, dtype)`, for a dtype of the same size."""
+    """Returns `ops.view(x, dtype)`, for a dtype of the same or half the size.
+
+    Half-size values stand along a new last axis on TensorFlow.
+    """
     if keras.config.backend() != "tensorflow":
         return ops.view(x, dtype)
     import tensorflow as tf
