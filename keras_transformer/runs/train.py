@@ -11,7 +11,7 @@ import time
 import keras
 
 from keras_transformer import pipelines, training
-from keras_transformer.errors import RunError, require_backend
+from keras_transformer.errors import RecipeError, RunError, require_backend
 from keras_transformer.files import convert_disk_full_errors
 from keras_transformer.interop.peft import write_adapters
 from keras_transformer.pipelines.batching import check_budget
@@ -171,6 +171,13 @@ def _configure_backend(settings, worker_timeout):
     training.configure_threads(settings.parallel_parts)
     training.fix_order_of_sums()
     workers = Workers(worker_timeout)
+    # An XLA program cannot access the variables of other devices.
+    if settings.jit_compile is True and workers.num_replicas > workers.count:
+        raise RecipeError(
+            "training.jit_compile: true requires a single GPU per process. Set it to "
+            "auto, or choose a GPU, such as with --device gpu:0. Received: "
+            f"{workers.num_replicas // workers.count} GPUs"
+        )
     with workers.convert_worker_errors(), training.automatic_bfloat16(is_automatic):
         yield workers
 

@@ -11,6 +11,7 @@ from keras_transformer.errors import (
     CheckpointError,
     DataError,
     ModelError,
+    RecipeError,
     RunError,
     TrainingFaultError,
 )
@@ -23,6 +24,7 @@ from keras_transformer.runs.corpora import load_pairs
 from keras_transformer.runs.train import train
 from keras_transformer.saving.checkpoints import checkpoint_paths
 from keras_transformer.saving.names import read_final_scores, read_metrics
+from keras_transformer.training import workers
 
 
 def continue_quickly(run, steps):
@@ -119,6 +121,13 @@ def test_restart_with_a_wrong_recipe_keeps_the_run(
     with pytest.raises(error):
         train(small_recipe(*changes), copy, progress=False, restart=True)
     assert set(copy.rglob("*")) == before
+
+
+def test_jit_compile_on_two_gpus_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(workers.Workers, "num_replicas", 2)
+    with pytest.raises(RecipeError, match=r"jit_compile: true .* 2 GPUs"):
+        train(small_recipe("training.jit_compile=true"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_changed_text_without_a_fingerprint_is_noticed(
