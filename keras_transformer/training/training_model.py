@@ -161,7 +161,9 @@ class TrainingModel(keras.Model):
         )
         state = {
             "initializer": "zeros",
-            "dtype": "int32",
+            # On TensorFlow int64, because it keeps int32 variables on the CPU, where an
+            # XLA program for a GPU cannot access them.
+            "dtype": "int",
             "trainable": False,
             # Equal on all replicas, so that one worker can read it alone.
             "aggregation": "only_first_replica",
@@ -344,7 +346,7 @@ class TrainingModel(keras.Model):
             ops.where(is_valid, value, 0.0) for value in (tokens, total_weight, *sums)
         )
         high, low = self._token_counts[0], self._token_counts[1]
-        low = low + ops.cast(tokens, "int32")
+        low = low + ops.cast(tokens, self._token_counts.dtype)
         self._token_counts.assign([high + low // _COUNT_BASE, low % _COUNT_BASE])
         return self._update_metrics(sums, total_weight)
 
