@@ -218,7 +218,7 @@ def _divergence(logits, labels, weights, loss_weights):
 
 def _pick(values, labels):
     """Returns the value of each token's label, from `[tokens, vocabulary_size]`."""
-    num_tokens, vocabulary_size = values.shape
+    num_tokens, vocabulary_size = ops.shape(values)
     # `ops.take_along_axis` would copy the values.
     places = vocabulary_size * ops.arange(num_tokens, dtype="int32") + labels
     return ops.take(ops.reshape(values, (-1,)), places)

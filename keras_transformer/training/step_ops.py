@@ -13,6 +13,8 @@ import numpy as np
 
 # Number of tokens whose logits are enough to use a GPU fully.
 _CHUNK_TOKENS = 8192
+# On TensorFlow, the number of logits per chunk: 1 GiB in float32.
+_CHUNK_LOGITS = 1 << 28
 
 
 def is_jax():
@@ -198,10 +200,18 @@ def scan(function, carried, chunks, num_results):
     return carried, [each.reshape(-1, *each.shape[2:]) for each in results]
 
 
-def accelerator_chunk_tokens(num_outputs):
-    """Returns the number of tokens whose logits a GPU or TPU computes at a time."""
+def accelerator_chunk_tokens(num_outputs, num_tokens):
+    """Returns the number of tokens whose logits a GPU or TPU computes at a time.
+
+    `num_tokens` is the number of tokens in the batch, an int or a scalar tensor.
+    """
     if not is_jax():
-        return _CHUNK_TOKENS
+        import tensorflow as tf
+
+        # Chunks of equal size have the fewest rows of padding.
+        num_tokens = tf.maximum(num_tokens, 1)
+        num_chunks = -(-num_tokens // max(1, _CHUNK_LOGITS // num_outputs))
+        return -(-num_tokens // num_chunks)
     import jax
 
     memory = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)

@@ -440,14 +440,15 @@ class TrainingModel(keras.Model):
         dtype = "bfloat16" if self.compute_dtype == "bfloat16" else "float32"
         vectors = ops.reshape(ops.cast(vectors, dtype), [-1, vectors.shape[-1]])
         vectors, matrix = self.transformer.token_embedding.loss_operands(vectors)
+        labels = ops.reshape(batch.labels, [-1])
         sums = projected_loss(
             ops.split(vectors, 2) if is_consistent else [vectors],
             ops.convert_to_tensor(matrix),
-            ops.reshape(batch.labels, [-1]),
+            labels,
             ops.reshape(batch.weights, [-1]),
             options.label_smoothing,
             options.consistency.loss_weights if is_consistent else None,
-            self._chunk_tokens(),
+            self._chunk_tokens(labels),
         )
         loss, nll, correct = ops.unstack(sums)
         if options.guided_alignment is not None:
@@ -502,9 +503,10 @@ class TrainingModel(keras.Model):
             factors = cutoff if factors is None else factors * cutoff
         return factors
 
-    def _chunk_tokens(self):
+    def _chunk_tokens(self, labels):
         if not keras.distribution.list_devices()[0].startswith("cpu"):
-            return accelerator_chunk_tokens(self.transformer.num_outputs)
+            num_tokens = ops.shape(labels)[0]
+            return accelerator_chunk_tokens(self.transformer.num_outputs, num_tokens)
         # Small chunks stay in the CPU cache, but each chunk reads the whole output
         # projection, so a wider model needs larger chunks.
         return 2 * self.transformer.d_model

@@ -23,6 +23,7 @@ from training_samples import (
 
 import keras_transformer as kt
 from keras_transformer import training
+from keras_transformer.training import step_ops
 
 # Rows with different numbers of tokens. The number of rows is not a multiple of 3.
 SEVEN_ROWS = ((5, 7), (2, 3), (0, 0), (4, 2), (7, 1), (3, 6), (6, 4))
@@ -142,6 +143,33 @@ def test_train_step_matches_plain_keras(parts, parallel_parts, changes, kind, co
     assert int(model.optimizer.iterations) == 3
     # TensorFlow would trace the step twice if it created variables.
     assert len(traces) == (3 if compiled is EAGER else 1)
+
+
+@pytest.mark.parametrize(
+    "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
+)
+def test_chunks_of_a_gpu_do_not_change_the_step(monkeypatch, jit_compile):
+    """A chunk has 10 of a batch's 49 tokens. The graph does not know how many rows."""
+    monkeypatch.setattr(step_ops, "_CHUNK_LOGITS", 10 * VOCABULARY)
+    weights = []
+    for device in ("cpu:0", "gpu:0"):
+        monkeypatch.setattr(
+            keras.distribution, "list_devices", lambda device=device: [device]
+        )
+        model = tiny_training_model(sgd())
+        model.compile(sgd(), jit_compile=jit_compile)
+        batches = dataset(lengths=SEVEN_ROWS).unbatch().batch(len(SEVEN_ROWS))
+        model.fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)
+        weights.append(weights_of(model))
+    for weight, expected in zip(*weights, strict=True):
+        np.testing.assert_allclose(weight, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_no_variable_of_a_step_is_int32():
+    """TensorFlow keeps int32 variables on the CPU, where XLA fails on a GPU."""
+    model = tiny_training_model(dtype="mixed_float16", dropout=0.1)
+    variables = [*model.variables, *model.optimizer.variables]
+    assert {each.dtype for each in variables} == {"float32", "int64"}
 
 
 @pytest.mark.parametrize(
