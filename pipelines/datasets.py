@@ -43,7 +43,7 @@ def training_dataset(
         num_replicas: Number of replicas. Batches get rows of padding up to a multiple
             of this number.
         pad_to_bucket: Whether batches have at most six shapes, as XLA compiles each
-            shape once.
+            shape once. On one GPU, Keras compiles unless `jit_compile=False`.
         shard: `(index, count)` of one of several workers, which gets every `count`-th
             row of each batch, from row `index`.
 
