@@ -179,7 +179,10 @@ def paper_values():
 
 
 # Keys in comments, and words that a colon follows.
-NAMES = r"(?:\w+\.)?[a-z]\w*_\w+|(?:null|auto|true|false)(?=:)|\{[a-z]+(?:: .*?)?\}"
+NAMES = (
+    r"\[\{.*\}\]|(?:\w+\.)?[a-z]\w*_\w+"
+    r"|(?:null|auto|true|false)(?=:)|\{[a-z]+(?:: .*?)?\}"
+)
 
 
 def as_code(text, field):
@@ -228,6 +231,12 @@ class Descriptions:
             text = text[0].upper() + text[1:]
         if key == "model.size":
             text += ". [What they set](model.md)"
+        if name == "source_vocabulary_size" and key.startswith("model."):
+            text = (
+                "`null`, except to separate the embedding matrices of a shared "
+                "vocabulary: `tokenizer.vocabulary_size`. Separate vocabularies have "
+                "separate matrices"
+            )
         if key == "training.stages":
             text += f". A stage may also set {listing(STAGE_KEYS)}"
         return text.rstrip(".") + "."

@@ -444,7 +444,8 @@ def compare(
         list[pathlib.Path],
         Argument(
             metavar="BASELINE SYSTEM",
-            help="Translation files, or folders written by the `repeat` command.",
+            help="The baseline, then the systems to compare with it: translation "
+            "files, or folders written by the `repeat` command.",
         ),
     ],
     reference: Annotated[

@@ -240,8 +240,7 @@ def _read_scores(path):
         results = read_json(path, output).results
     except UserError as error:
         raise UserError(
-            f"{error}. The file must contain what `evaluate --json` prints, such as by "
-            "`evaluate MODEL ... --json > scores.json`"
+            f"{error}. Write the file with `evaluate MODEL ... --json > scores.json`"
         ) from None
     scores = []
     for each in results:
@@ -388,7 +387,14 @@ _NUM_SHOWN = 10
 
 
 def extend_vocabulary(
-    model: options.WeightsModel,
+    model: Annotated[
+        pathlib.Path,
+        Argument(
+            metavar="MODEL",
+            help="Run folder, .keras file, preset, packaged model, or "
+            "hf://OWNER/NAME, with a vocabulary of the kind bpe.",
+        ),
+    ],
     output: Annotated[
         pathlib.Path,
         Option("--output", "-o", metavar="FOLDER", help="Folder to create."),

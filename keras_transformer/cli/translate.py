@@ -88,8 +88,9 @@ def translate(
                 "one or more of " + ", ".join(sorted(SPANS)),
                 lambda value: value.split(","),
             ),
-            help="Spans that outputs contain unchanged: urls, emails, placeholders, "
-            "tags, symbols such as emoji, escapes such as \\n, numbers, code, or none. "
+            help="Spans that outputs must contain: urls, emails, placeholders, tags, "
+            "symbols such as emoji, escapes such as \\n, numbers (in any notation), "
+            "code, or none. "
             "No effect with --prefix, --prefix-file and --sampling.",
         ),
     ] = DEFAULT_SPANS,
@@ -163,9 +164,10 @@ def translate(
     """Translate text line by line, or a document.
 
     With --n-best K, each input line has at most K output lines, which start with the
-    line number. Tabs separate number, score, translation and alignments, pairs i-j of
-    source word i and target word j, from 0. The forbidden word 'walk*' stands for all
-    words that start with walk.
+    line number. The columns, between tabs, are number, score, translation and
+    alignments. An alignment is a list of pairs i-j: source word i and target word j,
+    counted from 0. The forbidden word 'walk*' stands for all words that start with
+    walk.
 
     If the input is a document (.html, .md, .srt, .vtt, .po, .xlf, .tmx, .docx, .json),
     only its texts change.
@@ -278,7 +280,10 @@ def translate(
                 *(rerank, (), (), parallel_parts, None, lambda *_: None, allow_unsafe)
             )
             if getattr(getattr(reverse, "tokenizer", reverse), "languages", None):
-                raise UserError(f"{rerank}: a multilingual model cannot rerank")
+                raise UserError(
+                    f"--rerank {rerank}: a multilingual model cannot rerank. Choose a "
+                    "model that translates from the target language only"
+                )
             job.choose = lambda lines, ranked: kt.evaluation.rank_by_reverse_model(
                 _without_languages(translator, lines), ranked, reverse
             )

@@ -232,11 +232,11 @@ class Translator:
 
         Args:
             lines: List of str, the texts to translate.
-            protect: Kinds of spans that translations contain unchanged: `"urls"`,
+            protect: Kinds of spans that translations must contain: `"urls"`,
                 `"emails"`, `"placeholders"`, `"tags"`, `"symbols"` (such as emoji),
-                `"escapes"` (such as a backslash and n), `"numbers"` and `"code"`. If
-                empty, none. Text between `<keep>` and `</keep>` stays if `"tags"` are
-                among them.
+                `"escapes"` (such as a backslash and n), `"numbers"` (in any notation)
+                and `"code"`. If empty, none. Text between `<keep>` and `</keep>` stays
+                if `"tags"` are among them.
 
         Returns:
             List of str, one translation per line, in order.

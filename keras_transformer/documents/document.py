@@ -47,7 +47,7 @@ class Document:
         syntax: The inline markup, an argument of `decoding.translate_marked`.
 
     Raises:
-        DataError: If the suffix is another one, or the content is not of the format.
+        DataError: If the suffix is none of these, or the content is not of the format.
         OSError: If the file cannot be read.
         ValueError: If `attributes` is true, and the format is not HTML.
 

@@ -206,7 +206,7 @@ def import_huggingface(
             "normalization": normalization is not None,
         }.items():
             if given:
-                raise ModelError(f"{path}: {name} is only for Marian models")
+                raise ModelError(f"{path}: {name} is only for Marian models. Omit it")
         return _import_fairseq(folder, stored, source_language, language)
     # Presets of this package and folders of CTranslate2 also contain a config.json.
     if kind != "marian":

@@ -119,8 +119,8 @@ class _ModelSettings(_FileSettings):
     def _check_tied_layers(cls, tied, info):
         if tied and not len(tied) == info.data.get("dec_depth") <= _MAX_TIED_LAYERS:
             raise ValueError(
-                "must have the number of a layer for each of the dec-depth layers, at "
-                f"most {_MAX_TIED_LAYERS}"
+                "must list one layer number per decoder layer (dec-depth), of at most "
+                f"{_MAX_TIED_LAYERS} layers"
             )
         return tied
 

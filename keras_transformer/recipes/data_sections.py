@@ -73,7 +73,7 @@ class NoiseSettings(Section):
     # copies with the same foreign word or symbol on both sides
     foreign_words: Fraction = 0.0
     mask: Fraction = 0.0  # copies with 15% of the source's subwords unknown
-    join: Fraction = 0.0  # copies of two pairs of a corpus as one
+    join: Fraction = 0.0  # copies that join two pairs into one line
 
 
 class TextPair(Section):

@@ -79,8 +79,9 @@ def train(
             A malicious file can then run any code.
 
     Returns:
-        A dict for display, such as `"steps"`, `"model"` (the path of `model.keras`) and
-        `"validation"`. It is empty on all workers except the first.
+        What the command prints, as a dict with keys such as `"steps"`, `"model"` (the
+        path of `model.keras`) and `"validation"`. It is empty on all workers except the
+        first.
 
     Raises:
         RecipeError: If the recipe cannot be read.

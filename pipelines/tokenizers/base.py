@@ -214,9 +214,9 @@ class Tokenizer(tf.Module):
         return cls(content)
 
     def fingerprint(self) -> str:
-        """Returns a str, by default a hash of what `save` writes.
+        """Returns a str that identifies the tokenizer: equal ones produce equal ids.
 
-        Tokenizers with equal fingerprints produce equal ids. `encode_corpus` encodes a
+        By default, it is a hash of what `save` writes. `encode_corpus` encodes a
         corpus again, and `Translator` refuses a stored model, if it has changed.
         """
         return hashlib.sha256(self._content + self._text_content()).hexdigest()

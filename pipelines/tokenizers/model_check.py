@@ -130,7 +130,7 @@ def check_sentencepiece_model(content: bytes, lossless: bool = False) -> ModelPr
 
 
 def check_charsmap(table: bytes) -> None:
-    """Rejects a `precompiled_charsmap` with which SentencePiece could leave it."""
+    """Rejects a `precompiled_charsmap` beyond whose end SentencePiece could read."""
     if len(table) > MAX_CHARSMAP_BYTES:
         raise DataError(
             "the normalization table of the SentencePiece model exceeds the limit of "
