@@ -105,8 +105,8 @@ class TrainingModel(keras.Model):
             are scaled down, or `None`.
         skip_above_gradient_norm: Gradient norm, before clipping, above which the update
             is skipped, or `None`.
-        parallel_parts: Number of parts that are computed in parallel, on a CPU best one
-            per core (see `configure_threads`).
+        parallel_parts: Number of parts that are computed in parallel, such as one for
+            each of a few CPU cores (see `configure_threads`).
         guided_alignment: `GuidedAlignment`, whose loss is added to that of the tokens
             and to the metric `loss`, or `None`.
         token_dropout: Probability of zeroing the embedding of a source or target token.
