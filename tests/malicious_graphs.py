@@ -159,11 +159,11 @@ GRAPHS = {
     ),
     "an asset": (
         _graph(lambda graph: graph.asset_file_def.add(filename="../../etc/passwd")),
-        "asset files",
+        "the export has asset files",
     ),
     "a gradient of a function": (
         _graph(lambda graph: graph.graph_def.library.gradient.add(function_name="f")),
-        "gradient functions",
+        "the graph has gradient functions",
     ),
     "a gradient of an operation": (
         _graph(
@@ -179,7 +179,7 @@ GRAPHS = {
                 graph.graph_def.library.function[0]
             )
         ),
-        "two functions with the same name",
+        "the graph has two functions with the same name",
     ),
     "a saver with an operation's name": (
         _name_of_an_operation,

@@ -72,7 +72,7 @@ def check_saved_model(path):
     try:
         _check_model(model)
     except (DataError, DecodeError, ValueError) as error:
-        raise ModelError(f"{file}: refused: {error}; {ALLOW_UNSAFE}") from None
+        raise ModelError(f"{file}: refused: {error}. {ALLOW_UNSAFE}") from None
 
 
 @functools.cache
@@ -108,19 +108,21 @@ def _check_model(model):
     if len(model.meta_graphs) != 1 or not model.meta_graphs[0].HasField(
         "object_graph_def"
     ):
-        raise ValueError("is not a SavedModel of version 2 with one graph")
+        raise ValueError("the file is not a SavedModel of version 2 with one graph")
     (meta_graph,) = model.meta_graphs
     graph, rules = meta_graph.graph_def, allowed_operations()
     library = graph.library
     if library.gradient:
-        raise ValueError("has gradient functions")
+        raise ValueError("the graph has gradient functions")
     functions = {each.signature.name: each for each in library.function}
     if len(functions) < len(library.function):
-        raise ValueError("has two functions with the same name")
+        raise ValueError("the graph has two functions with the same name")
     for name in functions:
         # TensorFlow would run the function in place of the operation.
         if op_def_registry.get(name) is not None:
-            raise ValueError(f"has a function with an operation's name, {quote(name)}")
+            raise ValueError(
+                f"the graph has a function with an operation's name, {quote(name)}"
+            )
     savers = _check_savers(meta_graph, functions, rules)
     callable_names = functions.keys() - savers.values()
     for node in graph.node:
@@ -135,7 +137,7 @@ def _check_model(model):
         for argument in function.arg_attr.values():
             _check_attributes(label, argument.attr, rules["arguments"], rules)
     if meta_graph.asset_file_def:
-        raise ValueError("has asset files")
+        raise ValueError("the export has asset files")
     # Quantized layers register gradients.
     for gradient in library.registered_gradients:
         if gradient.gradient_func not in callable_names:
@@ -156,12 +158,14 @@ def _check_savers(meta_graph, functions, rules):
     found = {}
     for node in meta_graph.graph_def.node:
         if node.name == filename and node.op != "Placeholder":
-            raise ValueError("has a saver without an input for the variables' path")
+            raise ValueError(
+                "the graph has a saver without an input for the variables' path"
+            )
         if node.name not in uses:
             continue
         name = node.attr["f"].func.name
         if node.input[:1] != [filename] or name not in functions:
-            raise ValueError("has a saver that is not TensorFlow's")
+            raise ValueError("the graph has a saver that is not TensorFlow's")
         found[node.name] = name
         _check_saver(functions[name], rules[uses[node.name]], rules)
     for name in functions.keys() - found.values():
@@ -307,14 +311,13 @@ def _check_objects(objects, callable_names):
     for node in objects.nodes:
         kind = node.WhichOneof("kind")
         if kind not in _KINDS or node.user_object.identifier not in _OBJECTS:
-            raise ValueError(
-                f"contains the object {quote(node.user_object.identifier or kind)}"
-            )
+            name = quote(node.user_object.identifier or kind)
+            raise ValueError(f"the export contains the object {name}")
         if node.registered_name not in _REGISTERED or node.registered_saver:
             name = quote(node.registered_name)
-            raise ValueError(f"contains the registered object {name}")
+            raise ValueError(f"the export contains the registered object {name}")
         if node.saveable_objects:
-            raise ValueError("contains an object with a custom saver")
+            raise ValueError("the export contains an object with a custom saver")
         for device in (node.variable.device, node.resource.device):
             if not _LOCAL_DEVICE.fullmatch(device):
                 raise ValueError(f"the device {quote(device)} is not allowed")
@@ -324,4 +327,6 @@ def _check_objects(objects, callable_names):
         elif kind == "captured_tensor":
             names.add(node.captured_tensor.concrete_function)
     for name in sorted(names - callable_names):
-        raise ValueError(f"contains an object with the function {quote(name)}")
+        raise ValueError(
+            f"the export contains an object with the function {quote(name)}"
+        )

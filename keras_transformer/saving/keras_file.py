@@ -39,7 +39,7 @@ from keras_transformer.untrusted import (
     shorten,
 )
 
-ALLOW_UNSAFE = "if you trust the file, pass `allow_unsafe`"
+ALLOW_UNSAFE = "If you trust the file, pass `allow_unsafe`"
 METADATA = "metadata.json"
 INPUT_SHAPES = {"source_ids": (None, None), "target_ids": (None, None)}
 _MAX_BYTES = 8 << 30  # of a file of weights
@@ -176,7 +176,7 @@ def _refuse(path, hint=None):
     try:
         yield
     except ModelError as error:
-        advice = f"; {hint}" if hint else ""
+        advice = f". {hint}" if hint else ""
         raise ModelError(f"{path}: refused: {error}{advice}") from None
     # Reading a damaged file can raise any exception.
     except Exception as error:
@@ -190,9 +190,11 @@ def _check_members(archive, size):
     for name in sorted(expected.symmetric_difference(names)):
         if name in expected:
             raise ModelError(f"{name} is missing")
-        raise ModelError(f"contains {quote(name)}, which is not part of a model")
+        raise ModelError(
+            f"the archive contains {quote(name)}, which is not part of a model"
+        )
     if len(names) > len(expected):
-        raise ModelError("contains a file twice")
+        raise ModelError("the archive contains a file twice")
     sizes = {member.filename: member.file_size for member in archive.infolist()}
     # Keras stores members uncompressed, and they cannot overlap.
     if sum(sizes.values()) > size:

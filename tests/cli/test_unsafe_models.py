@@ -87,7 +87,7 @@ def assert_refused(result, kind):
     """Asserts that a command failed with one line on standard error, the refusal."""
     error = error_of(result)
     assert ": refused: " in error and REASONS[kind] in error
-    assert "if you trust the file, pass --allow-unsafe" in error
+    assert "If you trust the file, pass --allow-unsafe" in error
 
 
 def assert_warned(result, *paths):
