@@ -255,7 +255,7 @@ class LineWarnings:
     printed.
     """
 
-    def __init__(self, prefix="line", limit=sys.maxsize):
+    def __init__(self, prefix="line ", limit=sys.maxsize):
         self._prefix = prefix
         self._limit = sys.maxsize if settings.verbose else limit
         self._count = 0
@@ -264,7 +264,7 @@ class LineWarnings:
     def __call__(self, index, text):
         self._count += 1
         if self._count <= self._limit:
-            warn(f"{self._prefix} {self.numbers[index]}: {text}")
+            warn(f"{self._prefix}{self.numbers[index]}: {text}")
 
     def report_omitted(self):
         """Prints the number of warnings that were not printed, if there are any."""

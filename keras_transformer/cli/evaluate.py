@@ -144,7 +144,7 @@ def evaluate(
         )
     if is_parsing:
         sources, references = _read_treebank(reference[0], source)
-        unit, origin = "sentences", f"{reference[0]}: sentence"
+        unit, origin = "sentences", f"{reference[0]}: sentence "
     else:
         if source is None and not test_split:
             raise UserError("pass the text to translate as --source")
@@ -156,7 +156,7 @@ def evaluate(
             sources, *references = _read_test_split(model)
         else:
             sources, *references = read_parallel_lines(source, *reference)
-        unit, origin = "lines", f"{source or 'data.test'}: line"
+        unit, origin = "lines", f"{source}:" if source else "data.test: line "
 
     started = time.monotonic()
     needs = ["parse"] if is_parsing else []
@@ -400,7 +400,7 @@ def score(
 
     pairs, (total, _) = stream_parallel_lines(source, target), measure(source)
     first = next(pairs)  # checks the files
-    warnings = console.LineWarnings(f"{source}: line")
+    warnings = console.LineWarnings(f"{source}:")
     translator = console.open_translator(
         model, ensemble=ensemble, warnings=warnings, allow_unsafe=allow_unsafe
     )

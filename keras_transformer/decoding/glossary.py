@@ -77,27 +77,27 @@ def read_glossary(path):
             try:
                 text = line.decode("utf-8-sig")
             except UnicodeDecodeError:
-                raise DataError(f"{path}: line {number}: is not UTF-8") from None
+                raise DataError(f"{path}:{number}: not UTF-8") from None
             rows.append(text.strip("\r\n").split("\t"))
-    return parse_glossary(rows, path, "line")
+    return parse_glossary(rows, path, f"{path}:")
 
 
-def parse_glossary(rows, name, unit):
+def parse_glossary(rows, name, prefix):
     """Returns the `Term`s in the rows of a glossary (see `read_glossary`).
 
-    A row is a list of columns. Messages call it by `name`, `unit` and its number.
+    A row is a list of columns. Messages call it by `prefix` and its number.
     """
     terms, places = [], {}
     for number, row in enumerate(rows, start=1):
         if any(map(str.strip, row)):
-            place = f"{name}: {unit} {number}"
+            place = f"{prefix}{number}"
             term = _parse(row, place)
             source = term.source if term.match_case else term.source.lower()
-            first = places.setdefault((source, *term[2:4]), number)
-            if first != number:
+            first = places.setdefault((source, *term[2:4]), place)
+            if first != place:
                 raise DataError(
-                    f"{place}: has the source phrase of {unit} {first}. Write its "
-                    f"target phrases in one {unit}, separated by |"
+                    f"{place}: has the source phrase of {first}. Write all its "
+                    "target phrases there, separated by |"
                 )
             terms.append(term)
     if not terms:

@@ -222,7 +222,9 @@ def _read_model_settings(arrays):
 def _parse_settings(label, content, schema):
     try:
         settings = read_yaml(content.decode("utf-8"))
-    except (RecipeError, UnicodeDecodeError) as error:
+    except RecipeError as error:
+        raise ModelError(f"{label}:{shorten(error)}") from None
+    except UnicodeDecodeError as error:
         raise ModelError(f"{label}: {shorten(error)}") from None
     return imported.check_settings(label, schema, settings)
 

@@ -95,9 +95,7 @@ def _line_entries(text):
     lines = _split_lines(text.removesuffix("\n")) if text else []
     for number, piece in enumerate(lines):
         if not piece:
-            raise ModelError(
-                f"line {number + 1} is empty. Each line must have one subword"
-            )
+            raise ModelError(f"line {number + 1}: must have one subword, but is empty")
         yield number, piece
 
 

@@ -202,7 +202,7 @@ def _read(name_or_path):
     try:
         values = read_yaml(text)
     except RecipeError as error:
-        raise RecipeError(f"{label}, {error}") from None
+        raise RecipeError(f"{label}:{error}") from None
     if not isinstance(values, dict):
         raise RecipeError(f"{label}: a recipe must be a mapping of keys to values")
     return label, values
@@ -262,7 +262,7 @@ def _apply_override(values: dict, override: str, option="--set") -> None:
     try:
         value = read_yaml(text)
     except RecipeError as error:
-        raise RecipeError(f"{option} {key}, {error}") from None
+        raise RecipeError(f"{option} {key}, line {error}") from None
     _set_key(values, key, value)
 
 

@@ -62,13 +62,13 @@ def _check_keys(mapping):
 
 
 def _refuse(node, problem):
-    raise RecipeError(f"line {node.start_mark.line + 1}: {problem}") from None
+    raise RecipeError(f"{node.start_mark.line + 1}: {problem}") from None
 
 
 def read_yaml(text):
     """Parses YAML 1.2 text, in which 1e-9 is a number and `no` is a string.
 
-    The message of each `RecipeError` begins with the line.
+    The message of each `RecipeError` begins with the number of the line.
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = _Constructor
@@ -76,14 +76,14 @@ def read_yaml(text):
     try:
         return yaml.load(text)
     except RecursionError:
-        raise RecipeError("line 1: nested too deeply") from None
+        raise RecipeError("1: nested too deeply") from None
     except MarkedYAMLError as error:
         line, problem = error.problem_mark.line + 1, error.problem
     except ReaderError as error:
         line, problem = text.count("\n", 0, error.position) + 1, error.reason
     except (AssertionError, KeyError, NotImplementedError):  # `%YAML 1.9`
         line, problem = 1, "unknown version"
-    raise RecipeError(f"line {line}: not valid YAML: {problem}")
+    raise RecipeError(f"{line}: not valid YAML: {problem}")
 
 
 class _Resolver(VersionedResolver):

@@ -221,7 +221,7 @@ def _translate(served, texts, query):
 
     translator = _served_translator(*served)
     if query.glossary:
-        terms = parse_glossary(query.glossary, "glossary", "row")
+        terms = parse_glossary(query.glossary, "glossary", "glossary: row ")
         translator = translator.with_search(terms)
     num_results = 1 + query.alternatives
     if query.format == "text":

@@ -50,7 +50,7 @@ def test_evaluate_prints_few_warnings_about_lines(evaluate, files):
     for count in (3, 5):
         for path in (source, reference):
             path.write_text("short\n" + f"{'x' * 30}\n" * count)
-        names = [f"warning: {source}: line {n}: too long\n" for n in (2, 3, 4, 5, 6)]
+        names = [f"warning: {source}:{n}: too long\n" for n in (2, 3, 4, 5, 6)]
         more = "warning: 2 more; --verbose prints all\n" if count == 5 else ""
         printed = evaluate().stderr
         assert printed.startswith("".join(names[:3]) + more + f"{1 + count} lines in")

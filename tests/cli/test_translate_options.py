@@ -117,7 +117,7 @@ def test_glossary_and_choice_give_the_results_of_the_library(
             "--n-best 3: must not exceed the number of candidates, 2",
         ),
         (["--glossary", "none.tsv"], "none.tsv"),
-        (["--glossary", "bad.tsv"], "bad.tsv: line 2: must have a source phrase"),
+        (["--glossary", "bad.tsv"], "bad.tsv:2: must have a source phrase"),
     ],
 )
 def test_wrong_choices_are_one_line(translate, tmp_path, monkeypatch, options, message):

@@ -19,12 +19,11 @@ def test_glossary_is_read_from_a_file(tmp_path):
         b"\xef\xbb\xbfbike\tFahrrad | Rad\r\n\nPolish\tpolnisch\tcase\n"
         b"gear\tGang\t inside, case \nway out\tAusgang\t\n"
     )
-    place = f"{path}: line "
     assert read_glossary(path) == [
-        Term("bike", ("Fahrrad", "Rad"), place=f"{place}1"),
-        Term("Polish", ("polnisch",), match_case=True, place=f"{place}3"),
-        Term("gear", ("Gang",), True, False, f"{place}4"),
-        Term("way out", ("Ausgang",), place=f"{place}5"),
+        Term("bike", ("Fahrrad", "Rad"), place=f"{path}:1"),
+        Term("Polish", ("polnisch",), match_case=True, place=f"{path}:3"),
+        Term("gear", ("Gang",), True, False, f"{path}:4"),
+        Term("way out", ("Ausgang",), place=f"{path}:5"),
     ]
 
 
@@ -37,9 +36,9 @@ def test_glossary_is_read_from_a_file(tmp_path):
         (b"bike\tRad|\tcase", "must have a source phrase, a tab"),
         (b"bike\tRad\tcase\tx", "must have a source phrase, a tab"),
         (b"bike\tRad\tcaze", "flags must be case or inside. Received: 'caze'"),
-        (b"bike\tR\xe4der", "is not UTF-8"),
+        (b"bike\tR\xe4der", "not UTF-8"),
         (b"bike\tR\rad", "columns must not contain tabs or line breaks"),
-        (b"Gear\tGetriebe", "has the source phrase of line 1. Write its target"),
+        (b"Gear\tGetriebe", "has the source phrase of {path}:1. Write all its"),
     ],
 )
 def test_bad_rows_name_file_and_line(tmp_path, line, message):
@@ -47,7 +46,7 @@ def test_bad_rows_name_file_and_line(tmp_path, line, message):
     path.write_bytes(b"gear\tGang\n" + line)
     with pytest.raises(DataError) as error:
         read_glossary(path)
-    assert str(error.value).startswith(f"{path}: line 2: {message}")
+    assert str(error.value).startswith(f"{path}:2: {message.format(path=path)}")
     path.write_text("\n \n")
     with pytest.raises(DataError, match="contains no terms"):
         read_glossary(path)
@@ -149,10 +148,10 @@ def test_translations_contain_the_terms_of_their_sources():
     )
     both = plain.with_search(glossary=terms).n_best(lines[:1], required=[["fff"]])
     assert "fff" in both[0][0].text and "lacks" not in str(both[0][0].warnings)
-    with pytest.raises(ModelError, match=r"terms\.tsv: line 3: .*'xyz'"):
-        place = "terms.tsv: line 3"
+    with pytest.raises(ModelError, match=r"terms\.tsv:3: .*'xyz'"):
+        place = "terms.tsv:3"
         plain.with_search(glossary=[*terms, Term("a", ("b", "xyz"), place=place)])
-    with pytest.raises(ModelError, match=r"line 3: .* spell the source phrase 'xy'"):
+    with pytest.raises(ModelError, match=r"tsv:3: .* spell the source phrase 'xy'"):
         plain.with_search(glossary=[*terms, Term("xy", ("b",), place=place)])
 
 

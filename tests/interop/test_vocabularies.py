@@ -75,8 +75,8 @@ REFUSED = {
     # Marian also aborts on empty lines.
     "vocab.txt": [
         ("", "contains no subwords"),
-        ("a\n\nb\n", "line 2 is empty"),
-        ("a\nb\n\n", "line 3 is empty"),
+        ("a\n\nb\n", "line 2: must have one subword, but is empty"),
+        ("a\nb\n\n", "line 3: must have one subword, but is empty"),
         (" " * (65 << 20), "at most 67,108,864 bytes"),
     ],
     "vocab.yml": [

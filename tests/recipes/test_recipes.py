@@ -175,7 +175,7 @@ def test_load_recipe_applies_overrides(recipe_path):
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"data: {kind: files\ntrain: 3", "line 2: not valid YAML"),
+        (b"data: {kind: files\ntrain: 3", "broken.yaml:2: not valid YAML"),
         (b"", "must be a mapping"),
         (b"a: \xff", "not UTF-8"),
         (b"training: {steps: 3}", "data.train must be given"),

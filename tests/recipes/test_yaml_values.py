@@ -53,26 +53,26 @@ def test_values_are_read_back_with_their_types(value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a: 1\nb: {c: 2\nd", "line 3: not valid YAML: "),
-        ("a: 1\n\0", "line 2: not valid YAML: special characters are not allowed"),
-        ("a: 1\na: 2", "line 2: the key a is given twice"),
-        ("a: {<<: {b: 1}, c: 2, c: 3}", "line 1: the key c is given twice"),
-        ("a: 1\n3: 4", "line 2: a key must be a string. Received: 3"),
-        ("a: 1\n[b]: 4", "line 2: a key must be a string"),
-        ("\na: 2001-99-99", "line 2: the value cannot be read"),
-        (f"a: {'9' * 30}", "line 1: the value cannot be read"),
-        (f"a: {'9' * 5000}", "line 1: the value cannot be read"),
-        ("a: !!python/name:os.system", "line 1: not valid YAML: could not determine"),
-        ("%YAML 1.9\n--- a", "line 1: not valid YAML"),
-        ("[" * 2_000, "line 1: nested too deeply"),
-        ("a: &a [*a]", "line 1: more than 10,000 values"),
-        (f"[{'0, ' * 10_000}]", "line 1: more than 10,000 values"),
+        ("a: 1\nb: {c: 2\nd", "3: not valid YAML: "),
+        ("a: 1\n\0", "2: not valid YAML: special characters are not allowed"),
+        ("a: 1\na: 2", "2: the key a is given twice"),
+        ("a: {<<: {b: 1}, c: 2, c: 3}", "1: the key c is given twice"),
+        ("a: 1\n3: 4", "2: a key must be a string. Received: 3"),
+        ("a: 1\n[b]: 4", "2: a key must be a string"),
+        ("\na: 2001-99-99", "2: the value cannot be read"),
+        (f"a: {'9' * 30}", "1: the value cannot be read"),
+        (f"a: {'9' * 5000}", "1: the value cannot be read"),
+        ("a: !!python/name:os.system", "1: not valid YAML: could not determine"),
+        ("%YAML 1.9\n--- a", "1: not valid YAML"),
+        ("[" * 2_000, "1: nested too deeply"),
+        ("a: &a [*a]", "1: more than 10,000 values"),
+        (f"[{'0, ' * 10_000}]", "1: more than 10,000 values"),
     ],
 )
 def test_wrong_text_is_reported_with_its_line(text, message):
     with pytest.raises(RecipeError) as caught:
         read_yaml(text)
-    assert message in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
 
 
 @pytest.mark.timeout(20)
