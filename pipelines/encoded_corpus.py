@@ -148,7 +148,8 @@ class EncodedCorpus:
         # Reading an altered array may raise any exception.
         except Exception as error:
             raise DataError(
-                f"{os.fspath(folder)}: no readable encoded corpus ({error})"
+                f"{os.fspath(folder)}: no readable encoded corpus ({error}). Encode "
+                "the text again"
             ) from None
 
     def _load(self, name, *dtypes):

@@ -650,7 +650,12 @@ def test_texts_around_a_tab_of_a_docx(gap):
             "PK\5\6" + "\0" * 18,
             "a.docx: cannot be read as .docx (no word/document.xml)",
         ),
-        ("a.po", 'msgid "a"\nmsgstr b', "a.po:2: not a line of a .po file"),
+        (
+            "a.po",
+            'msgid "a"\nmsgstr b',
+            "a.po:2: must be a comment, or a string in double quotes, alone or after a "
+            "keyword such as msgid. Received: 'msgstr b'",
+        ),
         ("a.json", '{\n"a": 1', "a.json:2: not JSON: Expecting ',' delimiter"),
         ("a.srt", "text", "a.srt:1: must be SubRip, but no line has a time"),
         ("a.vtt", SRT.format("a"), "a.vtt:1: must be WEBVTT"),

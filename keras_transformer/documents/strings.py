@@ -61,7 +61,10 @@ _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 def find_po_texts(text, path):
     for number, line in enumerate(text.split("\n"), 1):
         if not _PO_LINE.fullmatch(line):
-            raise DataError(f"{path}:{number}: not a line of a .po file")
+            raise DataError(
+                f"{path}:{number}: must be a comment, or a string in double quotes, "
+                f"alone or after a keyword such as msgid. Received: {line!r:.80}"
+            )
 
     def write(translation):
         lines = [_po_string(line) for line in translation.splitlines(keepends=True)]

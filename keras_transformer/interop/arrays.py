@@ -125,7 +125,10 @@ def read_safetensors(path):
         content = np.memmap(path, "uint8", "r")
         start = 8 + int.from_bytes(content[:8], "little")
         if start > _MAX_HEADER_BYTES:
-            raise ValueError("its header is too large")
+            raise ValueError(
+                f"its header ends at byte {start:,}, but at most "
+                f"{_MAX_HEADER_BYTES:,} are allowed"
+            )
         header = json.loads(content[8:start].tobytes())
         metadata, arrays = dict(header.pop("__metadata__", {})), {}
         for name, entry in header.items():

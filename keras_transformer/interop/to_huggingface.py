@@ -177,7 +177,10 @@ def _half(name, array):
         # Half precision cannot store -1e9, the bias of ids that are never generated.
         array = np.maximum(array, -largest)
     if not np.all(np.abs(array) <= largest):
-        raise ExportError(f"{name}: a weight exceeds the range of float16")
+        raise ExportError(
+            f"{name}: a weight exceeds the range of float16, {largest:,.0f}. Write the "
+            "model in float32, the default"
+        )
     return array.astype("float16")
 
 

@@ -130,8 +130,12 @@ class CheckpointFile:
 
     def read_progress(self, schema):
         """Returns the progress of the run, converted to a type (see `parse_json`)."""
-        if math.prod(self.shape("progress")) > MAX_JSON_BYTES:
-            raise Damage("the progress is too long")
+        size = math.prod(self.shape("progress"))
+        if size > MAX_JSON_BYTES:
+            raise Damage(
+                f"the progress has {size:,} bytes, but at most {MAX_JSON_BYTES:,} are "
+                "allowed"
+            )
         content = self._array("progress").tobytes()
         # The best perplexity of a poor model may be infinite.
         return parse_json(content, schema, "progress", Damage, finite=False)

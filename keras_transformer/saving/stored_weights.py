@@ -72,7 +72,10 @@ def convert_weights(path, dtype):
                 array = array.view(ml_dtypes.bfloat16).astype("float32")
             if array.dtype.kind == "f":
                 if not np.all(np.abs(array) <= largest):
-                    raise ModelError(f"{name}: a weight exceeds the range of {dtype}")
+                    raise ModelError(
+                        f"{name}: a weight exceeds the range of {dtype}, "
+                        f"{largest:,.0f}. Write the model in float32, the default"
+                    )
                 array = array.astype(dtype)
             target.create_dataset(name, data=array)
 

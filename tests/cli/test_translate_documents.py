@@ -72,7 +72,11 @@ def test_interrupted_documents_are_continued(
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("a.po", [], "a.po:1: not a line of a .po file"),
+        (
+            *("a.po", []),
+            "a.po:1: must be a comment, or a string in double quotes, alone or after a "
+            "keyword such as msgid. Received: '<!DOCTYPE html>'",
+        ),
         ("a.html", ["--n-best", "2"], "--n-best: cannot be used with .html"),
         ("a.html", ["--json"], "--json: cannot be used with .html"),
         ("a.html", ["--prefix", "a"], "--prefix: cannot be used with .html"),
