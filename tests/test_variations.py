@@ -215,7 +215,7 @@ def test_recipe_keeps_the_changes_only(tmp_path):
     assert recipe.model.constructor_arguments()["variations"] == changes
     same = load_recipe(path, ["model.variations={attention_bias: false}"])
     assert same.model.constructor_arguments()["variations"] is None
-    with pytest.raises(RecipeError, match="attention_biases; did you mean"):
+    with pytest.raises(RecipeError, match=r"attention_biases\. Did you mean"):
         load_recipe(path, ["model.variations.attention_biases=true"])
     with pytest.raises(TypeError, match="attention_biases"):
         built({"attention_biases": True})

@@ -168,7 +168,7 @@ def _refuse_extra_argument(ctx):
 def _set_environment(settings):
     """Sets variables that TensorFlow and JAX read when they are loaded."""
     if settings.quiet and settings.verbose:
-        raise UserError("--quiet and --verbose cannot be used together")
+        raise UserError("--quiet and --verbose: pass only one of them")
     os.environ.setdefault(console.LOG_LEVEL, "3")
     if settings.verbose:
         os.environ[console.LOG_LEVEL] = "0"

@@ -175,7 +175,7 @@ def require_writable(path: pathlib.Path | None) -> None:
     if path is None:
         return
     if path.suffix == ".gz":
-        raise UserError(f"{path}: output is not compressed; remove .gz from the name")
+        raise UserError(f"{path}: output is not compressed. Remove .gz from the name")
     if path.is_dir():
         raise UserError(f"{path}: must be a file, not a folder")
     require_parent(path)
@@ -191,7 +191,7 @@ def require_extra(extra, *packages):
 def refuse_workers(name):
     """Requires that `TF_CONFIG`, which lists several workers, is not set."""
     if os.environ.get("TF_CONFIG"):
-        raise UserError(f"TF_CONFIG is set, but {name} does not support it; unset it")
+        raise UserError(f"TF_CONFIG is set, but {name} does not support it. Unset it")
 
 
 def quiet_libraries():
@@ -308,11 +308,11 @@ def open_translator(
         phrase, is_in_ensembles, is_in_exports = _ABILITIES[need]
         if source.kind == "export" and not is_in_exports:
             raise UserError(
-                f"{source}: a SavedModel cannot {phrase}; use the model that it was "
+                f"{source}: a SavedModel cannot {phrase}. Use the model that it was "
                 "exported from"
             )
         if ensemble and not is_in_ensembles:
-            raise UserError(f"{source}: an ensemble cannot {phrase}; use one model")
+            raise UserError(f"{source}: an ensemble cannot {phrase}. Use one model")
     if allow_unsafe:
         warn_unsafe(source, *ensemble)
     load_tensorflow()

@@ -47,7 +47,7 @@ def distill(
     console.require_folder_path(output)
     folder = output / DISTILLED
     if (output / "config.yaml").exists() and not folder.exists():
-        raise UserError(f"{output}: is another run; choose another --output")
+        raise UserError(f"{output}: is another run. Choose another --output")
     translated = folder / "translated"
     kept = {side: folder / side for side in ("source", "target")}
 

@@ -240,10 +240,10 @@ def _complete_scoring(given, defaults, metrics=("bleu",)):
 def _check_scoring_options(metrics, tokenize, lowercase):
     """Raises `UserError` for options that none of the metrics uses."""
     if tokenize is not None and "bleu" not in metrics:
-        raise UserError("--tokenize needs --metric bleu")
+        raise UserError("--tokenize: needs --metric bleu")
     if lowercase is not None and {"bleu", "chrf"}.isdisjoint(metrics):
         option = "--lowercase" if lowercase else "--no-lowercase"
-        raise UserError(f"{option} needs --metric bleu or chrf")
+        raise UserError(f"{option}: needs --metric bleu or chrf")
 
 
 def _check_metrics(metrics, references, language):
@@ -256,7 +256,7 @@ def _check_metrics(metrics, references, language):
         raise UserError("--metric perplexity or f1: pass a single --reference")
     if language is not None:
         if Metric.compound_bleu not in metrics:
-            raise UserError("--language needs --metric compound_bleu")
+            raise UserError("--language: needs --metric compound_bleu")
         with console.quiet_libraries():
             known = kt.evaluation.compound_split.moses_languages()
         if language not in known:
@@ -513,7 +513,7 @@ def compare(
             )
         results = [_compare_folders(systems, given, samples or 1000, seed)]
     elif not reference:
-        raise UserError("--reference is required to compare translation files")
+        raise UserError("--reference: must be given to compare translation files")
     else:
         metrics = [each.value for each in dict.fromkeys(metric)]
         settings = {"metrics": metrics, "test": test}

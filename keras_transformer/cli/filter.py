@@ -197,7 +197,7 @@ def _check_outputs(inputs, output_source, output_target):
     outputs = {"--output-source": output_source, "--output-target": output_target}
     with _scores_file(output_source) as scores:
         if scores.exists() and not record_file(scores).exists():
-            raise UserError(f"{scores}: contains no scores of this command; move it")
+            raise UserError(f"{scores}: contains no scores of this command. Move it")
     for option, path in (outputs | {"the scores in": scores}).items():
         if path.resolve() in taken:
             other = taken[path.resolve()]

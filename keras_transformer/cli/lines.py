@@ -53,7 +53,7 @@ def require_one_stdin(input_path, *others):
     For `input_path`, `None` is also standard input.
     """
     if [str(input_path or "-"), *map(str, others)].count("-") > 1:
-        raise UserError("standard input can be read only once; pass files instead")
+        raise UserError("standard input can be read only once. Pass files instead")
 
 
 def measure(path):
@@ -76,7 +76,7 @@ def input_lines(path):
     if is_file(path):
         yield from read_lines(path, errors="replace")
     elif sys.stdin is None:
-        raise UserError("standard input is closed; pass a file as --input")
+        raise UserError("standard input is closed. Pass a file as --input")
     else:
         yield from opened_lines(sys.stdin.buffer, "standard input", errors="replace")
 
@@ -168,7 +168,7 @@ def open_binary_output(path: pathlib.Path | None):
     """
     if path is None or str(path) in _STDOUT:
         if sys.stdout is None:
-            raise UserError("standard output is closed; pass a file as --output")
+            raise UserError("standard output is closed. Pass a file as --output")
         yield sys.stdout.buffer
         return
     if is_stream(path):
@@ -219,7 +219,7 @@ def resumable_output(
     # Opening a named pipe would block until another process reads from it, and writing
     # through a link would change a file elsewhere.
     if part.is_symlink() or (part.exists() and not part.is_file()):
-        raise UserError(f"{part}: must be a regular file; remove it to start over")
+        raise UserError(f"{part}: must be a regular file. Remove it to start over")
     with convert_disk_full_errors(part), open(part, "ab") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -235,7 +235,7 @@ def resumable_output(
             if num_done > num_inputs:
                 raise UserError(
                     f"{part}: contains the output of {num_done} input lines, but the "
-                    f"input has only {num_inputs}; remove it to start over"
+                    f"input has only {num_inputs}. Remove it to start over"
                 )
             file.truncate(length)
         else:
@@ -282,7 +282,7 @@ def _check_record(path, output, record):
     for name in known | record:
         if known.get(name) != record.get(name):
             raise UserError(
-                f"{path}: was made with a different {name}; remove it to start over"
+                f"{path}: was made with a different {name}. Remove it to start over"
             )
 
 

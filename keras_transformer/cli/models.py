@@ -184,7 +184,7 @@ def export(
     for name in given:
         if format not in _FORMATS_OF[name]:
             formats = " or ".join(_FORMATS_OF[name])
-            raise UserError(f"`{name}` needs --format {formats}")
+            raise UserError(f"`{name}`: needs --format {formats}")
     search = options.search(beam_size, length_penalty, patience, decoding)
     if search and format == "ctranslate2":
         raise UserError(

@@ -150,7 +150,7 @@ def serve(
             for _, _, *own in pair or ():
                 if not {*own} <= {*known}:
                     hint = kt.recipes.keys.name_hint(own[0], known)
-                    hint = hint or "; it is not multilingual"
+                    hint = hint or ". It is not multilingual"
                     raise UserError(
                         f"--languages: the model has no language {own[0]}{hint}"
                     )

@@ -88,7 +88,7 @@ def describe_changes(changes) -> str:
 def name_hint(name, names):
     """Returns a hint with the most similar of `names`, or an empty string."""
     matches = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"; did you mean {matches[0]}?" if matches else ""
+    return f". Did you mean {matches[0]}?" if matches else ""
 
 
 # What other toolkits call these keys.
@@ -115,13 +115,13 @@ def _key_hint(key, keys):
     """
     section, _, leaf = key.rpartition(".")
     if found := key_named(leaf, keys):
-        return f"; did you mean {found}?"
+        return f". Did you mean {found}?"
     by_leaf = {other.rpartition(".")[2]: other for other in reversed(keys)}
     pairs = [(other.rpartition(".")[::2], other) for other in keys]
     siblings = {name: other for (place, name), other in pairs if place == section}
     for names in (siblings, by_leaf):
         if matches := difflib.get_close_matches(leaf, names, n=1, cutoff=0.6):
-            return f"; did you mean {names[matches[0]]}?"
+            return f". Did you mean {names[matches[0]]}?"
     return ""
 
 

@@ -213,7 +213,7 @@ def compute_export_attention(translator, source, target):
     (found,) = translator.attend([source], [target])
     if found is None:
         raise ModelError(
-            "the sentence or its translation exceeds the export's limits; pass a "
+            "the sentence or its translation exceeds the export's limits. Pass a "
             "shorter one, or the model that was exported"
         )
     source_pieces, target_pieces, scores = found

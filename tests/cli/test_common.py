@@ -92,7 +92,7 @@ def test_device_selects_visible_gpus(monkeypatch, device, visible, expected):
 @pytest.mark.parametrize(
     ("arguments", "visible", "message"),
     [
-        (["-q", "-v"], None, "--quiet and --verbose cannot be used together"),
+        (["-q", "-v"], None, "--quiet and --verbose: pass only one of them"),
         (["--device", "tpu"], None, "tpu: must be cpu, gpu, or GPU numbers such as"),
         (["--device", "gpu:"], None, "gpu:: must be cpu, gpu"),
         (["--device", "gpu:a"], None, "gpu:a: must be cpu, gpu"),

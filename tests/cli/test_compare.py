@@ -152,11 +152,11 @@ def test_compare_warns_of_few_sentences(tmp_path):
         ("{files}/a {folder}/none", "none: no such file"),
         (
             "{files}/a {files}/b -m ter --tokenize char",
-            "--tokenize needs --metric bleu",
+            "--tokenize: needs --metric bleu",
         ),
         (
             "{files}/a {files}/b -m ter --lowercase",
-            "--lowercase needs --metric bleu or",
+            "--lowercase: needs --metric bleu or",
         ),
     ],
 )

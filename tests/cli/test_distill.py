@@ -21,7 +21,7 @@ SETTINGS = {
     ("override", "message"),
     [
         ("model.num_layers=x", "error: --set model.num_layers: "),
-        ("model.num_layers=2", "run: is another run; choose another --output"),
+        ("model.num_layers=2", "run: is another run. Choose another --output"),
         ("model.num_layers=2", "run: contains files but no run (notes.txt). Choose"),
     ],
 )

@@ -153,12 +153,12 @@ def test_compound_bleu_uses_the_tokenizer_of_the_language(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--language fr", "--language needs --metric compound_bleu"),
+        ("--language fr", "--language: needs --metric compound_bleu"),
         # For other languages, the Moses tokenizer silently applies rules of English.
         ("-m compound_bleu --language zz", "--language zz: must be one of as, bn, ca"),
-        ("-m compound_bleu --tokenize none", "--tokenize needs --metric bleu"),
-        ("-m ter --no-lowercase", "--no-lowercase needs --metric bleu or chrf"),
-        ("-m perplexity --lowercase", "--lowercase needs --metric bleu or chrf"),
+        ("-m compound_bleu --tokenize none", "--tokenize: needs --metric bleu"),
+        ("-m ter --no-lowercase", "--no-lowercase: needs --metric bleu or chrf"),
+        ("-m perplexity --lowercase", "--lowercase: needs --metric bleu or chrf"),
         ("-m perplexity --beam-size 2", "--beam-size: --metric perplexity translates"),
         ("--metric blue", "'bleu'"),
         ("--tokenize 14a", "must be one of 13a, "),

@@ -19,7 +19,7 @@ def test_visualize_draws_the_mean_attention(tiny_export, tmp_path):
     ("name", "options", "message"),
     [
         ("translate", ["--n-best", "5"], "an n-best list of 5, because it was export"),
-        ("translate", ["--prefix", "x"], "a SavedModel cannot use prefixes; use the"),
+        ("translate", ["--prefix", "x"], "a SavedModel cannot use prefixes. Use the"),
         ("translate", ["--forbid", "x"], "cannot search with other settings or forbid"),
         ("translate", ["--beam-size", "2"], "cannot search with other settings"),
         ("translate", ["--sampling"], "a SavedModel cannot sample translations"),
@@ -49,10 +49,10 @@ def test_commands_reject_options_that_a_saved_model_lacks(
     [
         ("--format ctranslate2 --beam-size 3", "format contains no search settings"),
         ("--format ctranslate2 --patience 1", "format contains no search settings"),
-        ("--format ctranslate2 --parallel-parts 2", "--parallel-parts needs --format "),
-        ("--format huggingface --jit-compile", "--jit-compile needs --format saved_mo"),
-        ("--format marian --quantization none", "--quantization needs --format ctrans"),
-        ("--quantization int8", "--quantization needs --format ctranslate2 or preset"),
+        ("--format ctranslate2 --parallel-parts 2", "--parallel-parts: needs --format"),
+        ("--format huggingface --jit-compile", "--jit-compile: needs --format saved_m"),
+        ("--format marian --quantization none", "--quantization: needs --format ctran"),
+        ("--quantization int8", "--quantization: needs --format ctranslate2 or preset"),
         ("--format huggingface --quantization int8", "must be none or float16 for hug"),
         ("--format ctranslate2 --quantization int9", "quantization must be one of non"),
     ],

@@ -203,8 +203,8 @@ def test_info_names_what_is_no_model(run, tmp_path):
             tmp_path / "nowhere",
             "no such file or folder, and no packaged model (packaged: europarl_en_fr, ",
         ),
-        (tmp_path / "modl.keras", f"; did you mean {path}?"),
-        ("tatoeba_ende", "; did you mean tatoeba_en_de?"),
+        (tmp_path / "modl.keras", f". Did you mean {path}?"),
+        ("tatoeba_ende", ". Did you mean tatoeba_en_de?"),
         (path, "model.keras: refused: metadata.json: the content is wrong"),
         (os.devnull, f"{os.devnull}: neither a .keras file nor a folder"),
     ):

@@ -273,7 +273,7 @@ def test_closed_standard_streams_are_errors(monkeypatch):
     # Python sets streams that are closed at startup to `None`.
     monkeypatch.setattr(sys, "stdin", None)
     assert chunk_size(None, 99) == 99
-    with pytest.raises(UserError, match=r"^standard input is closed; pass a file"):
+    with pytest.raises(UserError, match=r"^standard input is closed\. Pass a file"):
         next(input_lines(None))
     with monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", None)

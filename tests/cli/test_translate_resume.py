@@ -163,7 +163,7 @@ def test_resume_refuses_the_output_of_another_job(
     result = translate(*options)
     names = {"--beam-size=3": "value of beam_size", "--forbid=x": "value of forbidden"}
     name = names.get(change, change)
-    message = f"{output}: was made with a different {name}; remove it to start over"
+    message = f"{output}: was made with a different {name}. Remove it to start over"
     if change == "record":
         message = f"{output}: its record .out.made.json is missing or damaged. Delete "
     assert message in error_of(result)
@@ -209,7 +209,7 @@ def test_resume_refuses_changed_settings_of_the_model(
     for name, value in changes.items():
         setattr(translator, name, value)
     error = error_of(run_command(*command))
-    assert f"out.part: was made with a different value of {setting};" in error
+    assert f"out.part: was made with a different value of {setting}. " in error
     assert (tmp_path / "out.part").exists() and not (tmp_path / "out").exists()
 
 
@@ -374,7 +374,7 @@ def test_translate_memory_is_bounded(tmp_path):
     assert (tmp_path / "large.o").stat().st_size == (tmp_path / "large").stat().st_size
 
 
-_IRREGULAR = "must be a regular file; remove it"
+_IRREGULAR = "must be a regular file. Remove it"
 _NO_RECORD = "its record .out.made.json is missing or damaged. Delete both"
 
 

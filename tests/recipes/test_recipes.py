@@ -131,7 +131,7 @@ def test_load_recipe_accepts_a_dict(recipe_path, monkeypatch):
     )
     assert values == yaml.safe_load(MINIMAL)
     wrong = {**values, "training": {"step": 3}}
-    expected = "unknown key training.step; did you mean training.steps?"
+    expected = "unknown key training.step. Did you mean training.steps?"
     assert recipe_error(wrong) == f"recipe: {expected}"
     found = recipe_error(values, "training.step=3")
     assert found == f"--set training.step: {expected}"
@@ -356,12 +356,12 @@ def test_initial_model_may_depend_on_the_seed(tmp_path, monkeypatch):
 
 # Overrides of the recipe `MINIMAL`, and a part of the message.
 WRONG = [
-    ("training.warmup_step=3", "training.warmup_step; did you mean training.warmup_s"),
-    ("training.epochs=3", "training.epochs; did you mean training.steps"),
-    ("training.beam_size=3", "training.beam_size; did you mean decoding.beam_size"),
-    ("data.sorce=x", "data.sorce; did you mean data.train.source?"),
-    ("data.trian.source=x", "data.trian; did you mean data.train?"),
-    ("trainin.steps=3", "trainin; did you mean training?"),
+    ("training.warmup_step=3", "training.warmup_step. Did you mean training.warmup_s"),
+    ("training.epochs=3", "training.epochs. Did you mean training.steps"),
+    ("training.beam_size=3", "training.beam_size. Did you mean decoding.beam_size"),
+    ("data.sorce=x", "data.sorce. Did you mean data.train.source?"),
+    ("data.trian.source=x", "data.trian. Did you mean data.train?"),
+    ("trainin.steps=3", "trainin. Did you mean training?"),
     ("training.early_stopping={patince: 2}", "training.early_stopping.patience?"),
     ("training.steps=many", "training.steps must be a valid integer"),
     ("training.steps='7'", "training.steps must be a valid integer"),
@@ -473,7 +473,7 @@ WRONG = [
             ("[{steps: 6, cooldown_steps: 9}]", "training.stages: stage 1: cooldown"),
             (
                 "[{steps: 6, word_drpout: 1}]",
-                "stages: stage 1: unknown key word_drpout; did you mean token_dropout?",
+                "stages: stage 1: unknown key word_drpout. Did you mean token_dropout?",
             ),
             ("[{steps: 5}, {steps: 0}]", "stages: stage 2: steps must be greater than"),
             ("[{steps: 6}, {}]", "training.stages: stage 2: steps must be given"),
@@ -493,6 +493,6 @@ def test_load_recipe_names_the_key_of_an_error(recipe_path, overrides, message):
 
 def test_load_recipe_lists_packaged_recipes_for_an_unknown_name(tmp_path):
     message = recipe_error("multi30k_en_dee")
-    assert "did you mean multi30k_en_de?" in message
+    assert "Did you mean multi30k_en_de?" in message
     assert "data.train.source must be given" in recipe_error("files")
     assert "folder" in recipe_error(tmp_path)

@@ -78,7 +78,7 @@ def test_recipe_with_a_list_of_corpora_round_trips(corpora, tmp_path):
         ({"weight": 0}, "corpus 2: weight must be greater than 0. Received: 0"),
         ({"weight": -2.0}, "corpus 2: weight must be greater than 0. Received: -2.0"),
         ({"tag": "a b"}, "corpus 2: tag: must be one word, without spaces. Rec"),
-        ({"tagg": "a"}, "corpus 2: unknown key tagg; did you mean tag?"),
+        ({"tagg": "a"}, "corpus 2: unknown key tagg. Did you mean tag?"),
         ({"kind": "trees"}, "corpus 2: kind must be one of files, tsv, csv"),
         ({"kind": "files", "train": {}}, "corpus 2: source must be given"),
         ({"max_length": 9}, "corpus 2: unknown key max_length"),
