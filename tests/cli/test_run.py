@@ -111,7 +111,7 @@ def test_model_card_describes_the_run(folder, trained, export_only):
     assert "| beam_size | " in card and "patience" not in card
     (folder / "scores.json").write_text("{}")
     result = run_command(*command, "--score-file", folder / "scores.json")
-    assert "must contain what `evaluate --json` prints" in error_of(result)
+    assert "Write the file with `evaluate MODEL ... --json" in error_of(result)
 
 
 @pytest.mark.fault("F14", "translate: an empty line with score 0 in its place")

@@ -114,7 +114,7 @@ def test_train_warns_of_a_warmup_that_does_not_end(train):
         (["phrases"], "pass the run folder as --output RUN"),
         (
             ["phrases", "--set", "training.warmup_step=3", "--output", "run"],
-            "--set training.warmup_step: unknown key training.warmup_step; did you "
+            "--set training.warmup_step: unknown key training.warmup_step. Did you "
             "mean training.warmup_steps?",
         ),
     ],
