@@ -130,7 +130,8 @@ class FairseqTokenizer(Tokenizer):
             "kind": self.kind,
             "source": source,
             "target": target,
-            "languages": self.languages,
+            # TensorFlow wraps the dict, and `json` of Python 3.13 does not write that.
+            "languages": dict(self.languages),
             "pieces": list(pieces),
             "model": base64.b64encode(model).decode(),
         }
