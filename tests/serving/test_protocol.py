@@ -109,7 +109,7 @@ BAD = {
     '{"inputs": ["a"], "model": 1}': 'Unknown key in request: "model"',
     '{"inputs": [NaN]}': "invalid number",
     '{"inputs": [' + "9" * 5000 + "]}": "invalid number",
-    '{"inputs": ' + "[" * 9000 + "}": "nested too deeply",
+    '{"inputs": ' + "[" * 200_000 + "}": "nested too deeply",
     '{"signature_name": "none", "inputs": ["a"]}': "none",
     '{"signature_name": 1, "inputs": ["a"]}': "must be a string value",
     '{"signature_name": "a\\nb", "inputs": ["a"]}': r'"a\nb" not found',
