@@ -308,7 +308,7 @@ TWO = {"worker": ["a:1", "b:1"]}
         (config({"worker": ["a:1"], "ps": ["b:1"]}), "Received: ps"),
         (config({"workers": ["a:1", "b:1"]}), "Received: workers"),
         (config({"worker": ["a:1", "b:99999"]}), "no port in 'b:99999'"),
-        (config({"worker": ["a:1", "b..c:1"]}), "must be JSON .*idna"),
+        (config({"worker": ["a:1", "b..c:1"]}), "must be JSON .*label empty"),
         (config(TWO, index=2), "Received: worker 2, with .* tasks {'worker': 2}"),
         # A label of a host name has up to 63 characters.
         (config({"worker": [f"{'a' * 63}:1", "b:1"]}, index=2), "Received: worker 2"),
